@@ -179,7 +179,7 @@ class RolloutAdversary(Stateful):
         )
         if not counts_B.any():  # no mean over prompts, by which the price could move
             return 0.0
-        # before the scores move: of the strategies that planned, if no other plan came back since
+        # before the scores move, so of the strategies that made the plan, if it was the last one
         demand = float(counts_B @ (self.probabilities() @ self.arms) / counts_B.sum())
         if self.utility == "variance":
             new_BN = observed_B[:, None] / self.arms
@@ -194,7 +194,7 @@ class RolloutAdversary(Stateful):
             driver = demand
         else:
             driver = counts_B @ rollouts_B / counts_B.sum() if spent is None else spent
-        # (21), without a floor at 0: the budget is an equality, so too little has a price too
+        # (21), without a floor at 0: a budget that must be met exactly may have a negative price
         self.price += self.price_lr * (float(driver) - self.mean_rollouts)
         self.step += 1
         return demand
@@ -231,7 +231,7 @@ class RolloutGDRO(AveragingMethod):
             seed=run.seed,
         )
         if self.rollout_adversary.utility == "variance":
-            # a single rollout shows no variance: a bin that played arm 1 would not be seen again
+            # a single rollout has no variance: a bin would learn nothing more once it played arm 1
             checks.check("mean_rollouts", run.mean_rollouts, ge=2)
             checks.check("n_min", run.n_min, int, ge=2)
         self._demand: float | None = None
@@ -265,7 +265,7 @@ class RolloutGDRO(AveragingMethod):
             return
         is_variance = self.rollout_adversary.utility == "variance"
         observed_P = batch.variance_P if is_variance else batch.losses_P
-        # a first visit played no arm, and its bin is made of these very rewards: 0 where all failed
+        # a first visit played no arm, and its bin was chosen by these very rewards
         observed_P = np.where(batch.had_no_bin_P, np.nan, observed_P)
         observed_B, _ = bin_means(batch.bins_P, observed_P, self.run.num_bins, self.counts(batch))
         # where no prompt of the plan had a bin, no arm was played
@@ -274,7 +274,7 @@ class RolloutGDRO(AveragingMethod):
             counts_B,
             batch.memo.get("rollouts_B", none_B),
             observed_B,
-            spent=self.run.mean_rollouts,  # by every plan, so "realized" never moves the price
+            spent=self.run.mean_rollouts,  # as every plan does: "realized" never moves the price
             played=batch.memo.get("played_BN"),
         )
 

@@ -38,12 +38,12 @@ def choose_checkpoint(
 
 
 def state_of(checkpoint: Path) -> TrainerState:
-    """What transformers has saved of a training; by it, since a folder may have any name."""
+    """What transformers has saved of a training, such as the step, which no folder's name says."""
     return TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
 
 
 def is_finished(checkpoint: Path, max_steps: int) -> bool:
-    """Whether a run was killed after its last step: transformers compares after another one."""
+    """Whether all steps were done before: transformers would do another one before it compares."""
     return 0 < max_steps <= state_of(checkpoint).global_step
 
 
@@ -61,7 +61,7 @@ def load_finished(trainer: GRPOTrainer, checkpoint: Path) -> TrainOutput:
 
 def warn_within_batch(name: str, step: int, args: GDROConfig) -> None:
     """Warn of a checkpoint between the micro-batches of a generation batch."""
-    # counts from 0 again after a resume, where TRL samples again
+    # `step` counts from the last start of the training, at which TRL samples a new batch
     if step % (args.steps_per_generation * args.num_iterations):
         logger.warning(
             f"{name} lies within a generation batch: resumed from it, a run samples the rest "
@@ -120,10 +120,10 @@ def load_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
 
 
 def advance(sampler: Sampler | None, checkpoint: Path) -> None:
-    """Draw the orders of the epochs before a checkpoint, which TRL's sampler has drawn."""
+    """Advance TRL's sampler by the epochs before a checkpoint."""
     if not isinstance(sampler, RepeatSampler) or not sampler.shuffle:
         return
-    # TRL draws the orders of all epochs from one generator, which it starts again
+    # one generator draws the orders of all epochs, and a resumed training seeds it anew
     for _ in range(int((state_of(checkpoint).epoch or 0) + 1e-6)):
         torch.randperm(sampler.num_samples, generator=sampler.generator)
 

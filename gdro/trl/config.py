@@ -18,13 +18,13 @@ from gdro.method import Method
 from gdro.prior import PromptPrior
 from gdro.registry import find_method
 
-# what a method that samples or adds texts itself cannot carry through TRL
+# what cannot be passed on to TRL by a method that samples in rounds, or replays texts
 IMAGES = {"image", "images"}
 BEYOND_TEXT = {"tools", "rollout_func", "environment_factory", *IMAGES}
 
 
 Name = Annotated[str, Field(min_length=1)]
-KINDS: dict[str, Any] = {  # of options that no one else checks
+KINDS: dict[str, Any] = {  # types of the options that nothing else checks
     "success_reward": Name | None,
     "uid_column": Name,
     "group_column": Name | None,
@@ -96,7 +96,7 @@ class GDROConfig(GRPOConfig):
 
 def options_of(args: GDROConfig) -> dict[str, Any]:
     """`gdro_options`; ValueError where it is no dictionary."""
-    # transformers parses only what begins with a brace
+    # transformers takes text for JSON only where it begins with a brace
     if not isinstance(args.gdro_options, dict | None):
         raise ValueError(
             "gdro_options must be a dictionary, on a command line as JSON, got "

@@ -30,7 +30,7 @@ def send_stop_tokens(vllm_generation: Any, stops: list[int]) -> None:
 
 
 def reshard(model: nn.Module) -> None:
-    """Shard again what a forward without a backward has gathered, which TRL cannot send to vLLM."""
+    """Shard weights again that a forward pass has gathered: TRL could not send them to vLLM."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

@@ -192,7 +192,7 @@ def _uid_of(row: Row, column: str) -> int | str:
 def copy_of(row: Row, twin: Row) -> Row:
     """A copy of a row, with objects of its own.
 
-    Only what TRL's rows of one prompt have in common stays so, such as a verifier that a transform
+    What TRL's rows of one prompt have in common is not copied, such as a verifier that a transform
     of the data hands out.
 
     Args:

@@ -170,7 +170,7 @@ class Step:
 
 
 def own_share(items_R: np.ndarray, accelerator: Accelerator) -> np.ndarray:
-    """What of it this process samples. All sample equally many, so some items may come twice."""
+    """The items that this process samples. All sample equally many, so some may come twice."""
     share = math.ceil(len(items_R) / accelerator.num_processes)
     first = accelerator.process_index * share
     return items_R[np.arange(first, first + share) % len(items_R)]

@@ -51,7 +51,8 @@ class Cost(NamedTuple):
 def replaced(thing: object, **attributes: object) -> Iterator[None]:
     """Inside this block an object has these attributes, in place of its own and its class's.
 
-    So what TRL calls can be replaced behind the functions of a subclass, and not before them.
+    They come before those of every class, so TRL calls the replacement, and that can call on what
+    a user's subclass has overridden.
     """
     own = {name: vars(thing)[name] for name in attributes if name in vars(thing)}
     vars(thing).update(attributes)

@@ -27,7 +27,7 @@ class Check(Callback):
         try:
             controller_of(config)
         except ValueError as error:
-            sys.exit(f"gdro: {error}")  # Hydra passes over any exception but this
+            sys.exit(f"gdro: {error}")  # of a callback, Hydra ignores all other exceptions
 
 
 def controller_of(config: DictConfig) -> GDROController:

@@ -47,7 +47,7 @@ class GDROTrainerSync(PPOTrainerSync):
 
     def __init__(self, config: DictConfig) -> None:
         self.controller = controller_of(config)
-        # verl asks for its own trainers by name in many places; but for what follows this is "sync"
+        # verl compares this name with those of its own trainers: to it, this one is "sync"
         config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
         self.is_verls = self.controller.is_trainers_own(scale_of(config))
@@ -77,7 +77,7 @@ class GDROTrainerSync(PPOTrainerSync):
 
     def _submit_batch_to_rollout(self, batch: TensorDict) -> int:
         self.plan = self.controller.plan(list(batch[UID]))
-        # verl's "uid" is of one step
+        # verl's "uid" tells prompts apart within one step
         self._place_of = {key: place for place, key in enumerate(batch["uid"])}
         batch["__rollout_n__"] = torch.tensor(self.plan.rollouts)
         return super()._submit_batch_to_rollout(batch)
@@ -98,7 +98,7 @@ class GDROTrainerSync(PPOTrainerSync):
         index: np.ndarray,
         **others: object,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Advantages (R, T) of the rows that came back, twice; padding has 0."""
+        """Advantages of the rows that came back, (R, T), and the same as returns; 0 for padding."""
         row_K, place_K, rollout_R = places_of(self._keys, self._place_of)
         rewards_K = token_level_rewards.sum(-1)[row_K]
         observed = self.controller.observe(self.plan, place_K, rewards_K.double().cpu().numpy())
