@@ -20,7 +20,7 @@ from gdro_lab import loop
 pytestmark = TRAINS
 
 
-def test_the_bank_keeps_the_newest_distinct_successes():
+def test_the_buffer_keeps_the_newest_distinct_successes():
     buffer = ReplayBuffer(size=2)
     for uid, text in [("a", [1, 2]), ("b", [5]), ("a", [3]), ("a", [1, 2]), ("a", [4, 4, 4])]:
         buffer.add(uid, text, key=str(text))
@@ -75,7 +75,7 @@ def replayed(controller, uids):
     return {uids[p]: w for p, w in zip(positions, weights, strict=True)}
 
 
-def test_replay_follows_the_posterior_and_not_the_order_of_the_bank():
+def test_replay_follows_the_posterior_and_not_the_order_of_the_buffer():
     uids = [f"prompt {i}" for i in range(20)]
     answers = []
     for order in (uids, uids[::-1]):
@@ -310,7 +310,7 @@ class TextProcessor(ProcessorMixin):
         super().__init__(tokenizer, chat_template=chat_template)
 
 
-def test_the_bank_works_with_a_processor(base, tmp_path):
+def test_the_buffer_works_with_a_processor(base, tmp_path):
     """It has a tokenizer, and no special tokens of its own."""
     plain = train_all_right(base, tmp_path / "plain", 12)
     model = AutoModelForCausalLM.from_pretrained(base)
