@@ -71,8 +71,7 @@ def method_of(name, **given):
     settings = {key: given.pop(key) for key in ("mean_rollouts", "n_min", "n_max") if key in given}
     method = make_method(name, "default", {k: v for k, v in given.items() if k in names})
     vars(method).update({k: v for k, v in given.items() if k not in names})
-    method.run = run_of(**settings)
-    method.start(method.run)
+    method.begin(run_of(**settings))
     return method
 
 

@@ -1,7 +1,6 @@
 """Logs of TRL, verl and others: equal rollouts give equal groups, and what is bad is named."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -414,7 +413,7 @@ def test_the_command_prints_a_page_or_json_and_draws_a_picture(tmp_path):
     assert found["groups"] == SHARES
     assert (found["rollouts"], found["tokens"], found["pass_rate"]) == (80, None, 7 / 16)
     assert [*found["mixed_by_n"]] == ["2", "4", "8", "16", "32", "64"]
-    assert Path(picture).stat().st_size > 10_000
+    assert picture.stat().st_size > 10_000
 
 
 EXTREMES = {
