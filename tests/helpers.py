@@ -51,13 +51,13 @@ def play(controller, seed, uids, rates):
     return plan, controller.observe(plan, group_ids, rewards, losses=losses)
 
 
-def visit(controller, uids, hits, rollouts=4):
-    """One batch: the first `hits` rollouts of each prompt are correct; the advantages, (P, n)."""
+def visit(controller, uids, hits):
+    """One batch: of 4 rollouts the first `hits` of each prompt are correct; advantages, (P, 4)."""
     plan = controller.plan(uids)
     groups = np.repeat(np.arange(len(uids)), plan.rollouts)
-    place = np.arange(len(groups)) % rollouts
+    place = np.arange(len(groups)) % 4
     rewards = (place < np.asarray(hits)[groups]).astype(float)
-    return controller.observe(plan, groups, rewards).advantages.reshape(len(uids), rollouts)
+    return controller.observe(plan, groups, rewards).advantages.reshape(len(uids), 4)
 
 
 def run_of(**changes):

@@ -17,9 +17,9 @@ SHARP = {"k": 1, "history": 1, "hysteresis": 0.0, "edges": EDGES}
 GAMES = ["grpo", "prompt", "rollout", "both"]
 
 
-def give_record(controller, uids, successes, trials=10):
-    """A past for prompts, without a step."""
-    controller.bins.update(uids, np.asarray(successes), np.full(len(successes), trials))
+def give_record(controller, uids, successes):
+    """A past of ten rollouts for prompts, without a step."""
+    controller.bins.update(uids, np.asarray(successes), np.full(len(successes), 10))
 
 
 def test_a_plan_is_a_value_that_is_observed_once_and_not_after_a_state_was_loaded():

@@ -40,18 +40,18 @@ def play(controller, rates, batches, seed=1):
     return np.concatenate(groups), left
 
 
-def log_likelihood(rates, alpha, beta, seed=2):
+def log_likelihood(rates, alpha, beta):
     """Of what four rollouts of each prompt bring, per prompt, under its Beta prior."""
-    hits = np.random.default_rng(seed).binomial(ROLLOUTS, rates)
+    hits = np.random.default_rng(2).binomial(ROLLOUTS, rates)
     return betabinom.logpmf(hits, ROLLOUTS, alpha, beta).mean()
 
 
-def taught(slope, batches=60, seed=0):
-    """A prior after so many batches, with the prompts that it has not seen and all rates."""
-    lengths, rates = world(slope, seed)
+def taught(slope):
+    """A prior after 60 batches, with the prompts that it has not seen and all rates."""
+    lengths, rates = world(slope)
     prior = PromptPrior(np.arange(NUMBER), {"length": lengths})
     controller = GDROController("grpo", ROLLOUTS, prior=prior)
-    _, left = play(controller, rates, batches)
+    _, left = play(controller, rates, 60)
     return prior, left, rates
 
 

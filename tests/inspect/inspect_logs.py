@@ -7,14 +7,14 @@ GROUPS = [[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1]]
 """Rewards of the rollouts of each prompt of a step."""
 
 
-def trl_rows(step, groups=GROUPS, name="accuracy"):
+def trl_rows(step, groups=GROUPS):
     """Rows of TRL's completions_*.parquet: the rows of a group stand together."""
     return [
         {
             "step": step,
             "prompt": f"What is {p}?",
             "completion": f"I say {step} {p} {i}.",
-            name: float(reward),
+            "accuracy": float(reward),
             "advantage": 0.0,
         }
         for p, rewards in enumerate(groups)
@@ -43,7 +43,7 @@ def verl_rows(step, groups=GROUPS, keyed=True):
     return rows if keyed else rows[::2] + rows[1::2]
 
 
-def write_verl(folder, steps=2, **options):
-    for step in range(9, 9 + steps):
+def write_verl(folder, **options):
+    for step in (9, 10):
         write_lines(folder / f"{step}.jsonl", verl_rows(step, **options))
     return folder

@@ -18,13 +18,13 @@ PROMPTS = 400
 STEPS = 40
 
 
-def sample(rates_P, n, seed=0):
-    return np.random.default_rng(seed).binomial(n, rates_P)
+def sample(rates_P, n):
+    return np.random.default_rng(0).binomial(n, rates_P)
 
 
-def log_of(rates_P, n=4, steps=STEPS, size=32, seed=0):
+def log_of(rates_P, n=4, steps=STEPS, size=32):
     """The groups of a run on prompts whose pass rates do not change."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     prompts_G = np.concatenate(
         [rng.choice(len(rates_P), size, replace=False) for _ in range(steps)]
     )

@@ -12,13 +12,13 @@ from gdro.arms import best_joint_arms, sample_joint_arms
 seeds = st.integers(0, 2**32 - 1)
 
 
-def random_problem(seed, bins=4):
+def random_problem(seed):
     """Values with ties, counts (some 0), arms, and a budget that they can spend."""
     rng = np.random.default_rng(seed)
     arms = np.arange(2, 2 + rng.integers(1, 5))
-    counts = rng.integers(0, 4, bins)
+    counts = rng.integers(0, 4, 4)
     counts[0] += 1
-    values = rng.normal(size=(bins, len(arms))).round(int(rng.integers(0, 3)))
+    values = rng.normal(size=(4, len(arms))).round(int(rng.integers(0, 3)))
     return values, counts, arms, rng.integers(counts.sum() * arms[0], counts.sum() * arms[-1] + 1)
 
 

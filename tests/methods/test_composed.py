@@ -11,10 +11,10 @@ from gdro_lab.experiments.spelling import read_spelling
 UIDS, RATES = np.arange(60), np.linspace(0, 1, 60)
 
 
-def played(controller, steps=5):
-    """What a controller draws, plans and answers in some steps on prompts of known pass rates."""
+def played(controller):
+    """What a controller draws, plans and answers in five steps on prompts of known pass rates."""
     told = []
-    for step in range(steps):
+    for step in range(5):
         drawn = controller.draw(UIDS, 12)
         uids = UIDS[np.arange(12) + step if drawn is None else drawn]
         plan = controller.plan(uids)

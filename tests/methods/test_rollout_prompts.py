@@ -8,12 +8,12 @@ from gdro import GDROController, StaticGroups, theory
 from gdro.prior import PromptPrior
 
 
-def learned(rates, bins=None, run=None, batches=60, **options):
-    """The method after so many batches with these pass rates, by one prompt each."""
-    method = method_of("rollout_prompts", **options)
+def learned(rates, bins=None, run=None):
+    """The method after 60 batches with these pass rates, by one prompt each."""
+    method = method_of("rollout_prompts")
     method.begin(run or run_of())
     groups = [[1] * round(20 * rate) + [0] * (20 - round(20 * rate)) for rate in rates]
-    for _ in range(batches):
+    for _ in range(60):
         method.update(batch_of(*groups, bins=bins))
     return method
 

@@ -31,8 +31,8 @@ METHODS = (*KEEP_ORDER, *CHOOSE)
 NO_UIDS = [{name: row[name] for name in ("prompt", "answer")} for row in ROWS]
 
 
-def logged(trainer, name="reward"):
-    return [row[name] for row in trainer.state.log_history if name in row]
+def logged(trainer):
+    return [row["reward"] for row in trainer.state.log_history if "reward" in row]
 
 
 # Rows: objects of their own for each rollout
