@@ -12,9 +12,7 @@ from helpers import come_back, play
 from gdro import DifficultyBins, GDROController, Method, StaticGroups, sample_in_rounds
 from gdro.advantages import group_advantages
 
-EDGES = (0.2, 0.4, 0.6, 0.8)
-SHARP = {"k": 1, "history": 1, "hysteresis": 0.0, "edges": EDGES}
-GAMES = ["grpo", "prompt", "rollout", "both"]
+SHARP = {"k": 1, "history": 1, "hysteresis": 0.0, "edges": (0.2, 0.4, 0.6, 0.8)}
 
 
 def give_record(controller, uids, successes):
@@ -89,7 +87,7 @@ def test_plans_can_be_observed_in_any_order():
     assert one.step == two.step == 3
 
 
-@pytest.mark.parametrize("method", GAMES)
+@pytest.mark.parametrize("method", ["grpo", "prompt", "rollout", "both"])
 def test_nothing_is_learned_from_what_is_missing(method):
     controller = GDROController(method, bins=SHARP)
     give_record(controller, np.arange(8), np.repeat([0, 10], 4))

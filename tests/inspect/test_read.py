@@ -306,14 +306,13 @@ def run_without_rollouts(tmp_path):
 
 
 ROW = {"prompt": "a", "reward": 1, "step": 1}
-NAN = float("nan")
 BAD = {
     "no reward": lambda tmp: log(tmp, "prompt,step\na,1\na,1\n"),
     "no prompt": lambda tmp: log(tmp, "reward,step\n1,1\n1,1\n"),
     "words as rewards": lambda tmp: log(tmp, "prompt,reward,step\na,good,1\na,bad,1\n"),
     "a missing reward": lambda tmp: log(tmp, "prompt,reward,step\na,1,1\na,,1\n"),
     "a text as reward": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": "1"}),
-    "NaN": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": NAN}),
+    "NaN": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": float("nan")}),
     "infinity": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": float("inf")}),
     "a huge number": lambda tmp: jsonl(tmp, ROW, ROW | {"reward": 10**400}),
     "a huge step": lambda tmp: jsonl(tmp, ROW, ROW | {"step": 1e300}),
