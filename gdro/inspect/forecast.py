@@ -184,10 +184,8 @@ def play(courses: Sequence[Course], method: str, seed: int) -> dict[str, Any]:
         prompt the method had never seen.
     """
     batches = []
-    draws = False
     for repeat, course in enumerate(courses):
         controller = GDROController(method, course.mean_rollouts, seed=seed + repeat)
-        draws = controller.method.draws
         rng = np.random.default_rng((seed, repeat))
         is_used_G = np.zeros(len(course.keys_G), bool)
         for step, batch in enumerate(course.batches):
@@ -196,6 +194,7 @@ def play(courses: Sequence[Course], method: str, seed: int) -> dict[str, Any]:
             drawn = controller.draw(course.prompts_D, size)
             prompts_P = batch if drawn is None else course.prompts_D[drawn]
             batches.append(_play_batch(course, controller, prompts_P, step, is_used_G, rng))
+    draws = controller.method.draws
     every = Played(*map(np.hstack, zip(*batches, strict=True)))
     rollouts = every.trials_P.sum()
     is_mixed_P = (every.hits_P > 0) & (every.hits_P < every.trials_P)

@@ -64,7 +64,7 @@ def read(
             reader.read_file(file, parts_of(file, reader.columns.texts))
         except RecursionError:
             raise Refusal(f"{file} must not nest values deeply, got hundreds of levels") from None
-    if reader is None or not sum(len(arrays["rewards"]) for arrays in reader.files):
+    if reader is None or not any(len(arrays["rewards"]) for arrays in reader.files):
         raise Refusal("the log must have at least one rollout with a reward, got none")
     return reader.rollouts()
 
