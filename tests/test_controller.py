@@ -168,9 +168,6 @@ def test_arm_losses_come_from_prompts_that_played_the_arm():
     rollout = {"utility": "loss", "ema": 1.0, "bonus": 0.0, "price_lr": 0.0}
     controller = GDROController("rollout", bins=SHARP, rollout=rollout)
     game = controller.method.rollout_adversary
-    play(controller, 0, [0, 1, 2, 3], [0.5] * 4)
-    assert not game.visits_BN.any()
-
     give_record(controller, [4, 5, 6], [0, 0, 10])
     plan = controller.plan([4, 5, 6, 7])
     arm = plan.rollouts[0] - 2
