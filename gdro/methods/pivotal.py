@@ -43,7 +43,7 @@ MOST_K = 12
 SLOPE = 6.0
 KEPT = 0.9  # part of the sums that a batch leaves to the next
 START = 1 / 3  # progress before any is measured: k = 5
-START_EVIDENCE = 5.0  # hits that the start is worth
+START_EVIDENCE = 5.0  # the weight of this start, in expected hits
 
 
 def pivotal_value(alpha: np.ndarray, beta: np.ndarray, k: int) -> np.ndarray:

@@ -193,7 +193,7 @@ class PromptGDRO(AveragingMethod):
         for b in np.flatnonzero(quota_N):
             members = np.flatnonzero(pool.bins_P == b - 1)
             drawn.append(members[highest(np.zeros(len(members)), quota_N[b], rng)])
-        return rng.permutation(np.concatenate(drawn))  # or one bin would follow another
+        return rng.permutation(np.concatenate(drawn))  # else sorted by bin
 
     def report(self) -> dict[str, Any]:
         weights_B = self.prompt_adversary.weights()
