@@ -291,7 +291,7 @@ def check_data(
     if names & refused:
         raise ValueError(f"{choice} works only with text; leave out {sorted(names & refused)}")
     if not isinstance(dataset, datasets.Dataset):
-        if method.draws or method.waits or args.group_column is not None:
+        if method.draws or method.waits:
             raise ValueError(
                 f"{choice} needs train_dataset to be a datasets.Dataset, got "
                 f"{type(dataset).__name__}"
