@@ -75,7 +75,7 @@ class DARS(Pilot):
         factor_P = 1 / (2 * a_P) if self.schedule == "hardness" else 1 / (4 * a_P * (1 - a_P))
         delta_P = np.minimum(np.ceil(batch.trials_P * (factor_P - 1) - 1e-9), room).astype(int)
         spare = left - int(delta_P.sum())
-        if spare > 0 and not batch.memo.get("extended"):
+        if spare > 0:
             delta_P = spread_evenly(delta_P, spare, np.full(len(batch), room), rng)
         return self.rest(batch, delta_P, left, rng)
 
