@@ -7,10 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gdro.bins import MOST_BINS, PRESETS, DifficultyBins
-from gdro.checks import Refusal, check
+from gdro.checks import build, check
 from gdro.uids import as_uids, check_different, check_uids
-
-ARGUMENTS = {"groups", "k", "history", "estimator"}  # of StaticGroups, beside its prompts
 
 
 class StaticGroups(DifficultyBins):
@@ -102,9 +100,6 @@ def make_groups(
 ) -> StaticGroups:
     """Groups from arguments of the user, called `name` in errors, and those of a preset."""
     given = check(name, given, Mapping[str, object])
-    unknown = sorted(given.keys() - ARGUMENTS)
-    if unknown:
-        raise Refusal(f"{name} must be among {sorted(ARGUMENTS)}, got {unknown}")
     # an unknown preset is refused by the controller
     arguments = {**PRESETS.get(preset, {}), **given}
-    return StaticGroups(uids, labels, **arguments)
+    return build(name, StaticGroups, arguments, uids=uids, labels=labels)
