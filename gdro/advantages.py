@@ -8,7 +8,7 @@ EPSILON = 1e-4  # of (3), as in TRL
 
 
 def preset_options(preset: object) -> dict[str, Any]:
-    """How a trainer computes (3): as TRL and verl do, or as printed in preset "paper"."""
+    """Options by which a trainer computes (3): as TRL and verl do, or as printed, in "paper"."""
     is_paper = preset == "paper"
     return {
         "advantage_std": "population" if is_paper else "sample",

@@ -44,7 +44,7 @@ StepSize = Annotated[Float, Field(ge=0, le=LARGEST_STEP)]
 
 
 class Refusal(ValueError):
-    """What was handed in is refused, in one sentence: the mistake is the caller's, and no bug."""
+    """An input is refused, in one sentence: the mistake is the caller's, and no bug."""
 
 
 Class = TypeVar("Class", bound=type)
@@ -82,7 +82,7 @@ def check(name: str, value: object, kind: object = float, **bounds: float) -> An
 
 @lru_cache(256)  # it takes a hundred times as long to make one as to use it
 def _adapter(kind: object, bounds: tuple[tuple[str, float], ...]) -> TypeAdapter:
-    """What checks values of a type within bounds."""
+    """A pydantic adapter that checks values of a type within bounds."""
     bounded = Annotated[kind, Field(**dict(bounds))] if bounds else kind  # type: ignore
     return TypeAdapter(bounded, config=STRICT)  # type: ignore[arg-type]
 

@@ -127,7 +127,7 @@ def write_ledger(folder: Path, run: str = "") -> None:
 
 
 def fault_of(folder: Path, run: str = "") -> str | None:
-    """What differs from the ledger of a folder, if anything.
+    """Compare a folder with its ledger; say in a sentence what differs, or None.
 
     Args:
         folder: with a ledger, if it was completed.

@@ -120,7 +120,7 @@ def make_batch(
     run: Run,
     is_visit: bool,
 ) -> tuple[Batch, np.ndarray, np.ndarray]:
-    """What a method is told of the prompts that came back; if `is_visit`, the bins learn first.
+    """Make what a method is told of the prompts that came back; in a visit, the bins learn first.
 
     Returns:
         The batch; position in `plan.uids` of its prompts, (K,); and position of each of its

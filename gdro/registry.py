@@ -13,7 +13,7 @@ from gdro.method import Method
 METHODS: dict[str, type[Method]] = {}
 """Those imported so far; `method_names` has all."""
 HELPERS = {"begin", "overrides", "grow", "samples_again"}
-"""What `Method` offers, and no method overrides."""
+"""Functions of `Method` that methods call, and do not override."""
 MethodClass = TypeVar("MethodClass", bound=type[Method])
 
 

@@ -156,6 +156,6 @@ def _append(samples: Samples, new_R: np.ndarray, outcomes: Outcomes) -> Samples:
 
 
 def _check_values(name: str, values: ArrayLike, new_R: np.ndarray) -> np.ndarray:
-    """What was brought for each new rollout, checked as by `observe`, but for NaN, (R,)."""
+    """Check what came back for each new rollout, (R,); NaN and None stand for no value."""
     name = f"{name} of sample_and_reward"
     return check_array(name, values, new_R.shape, -LARGEST, LARGEST, missing=True)

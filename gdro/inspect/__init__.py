@@ -43,7 +43,7 @@ def inspect_logs(
     out: Path | None = None,
     **columns: Any,
 ) -> str:
-    """What `gdro inspect` prints; the picture is written last.
+    """Return what `gdro inspect` prints; write the picture at the end.
 
     Args:
         logs: paths for `read`, which also takes the columns.

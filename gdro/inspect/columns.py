@@ -55,7 +55,7 @@ def choose_columns(
     rewards: Sequence[str],
     file: str,
 ) -> Columns:
-    """Which columns are read, by what the first file has.
+    """Choose the columns that are read, by what the first file has.
 
     Args:
         present: names of all columns, in the file's order.

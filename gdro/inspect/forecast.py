@@ -115,7 +115,7 @@ def make_course(
 
 
 def groups_to_play(groups: Groups, rng: np.random.Generator) -> Groups:
-    """All groups, or of many those of the last steps, and of these some of the prompts."""
+    """Choose the groups that are played: of a large log, some prompts in the last steps."""
     steps = np.unique(groups.steps_G)
     if len(steps) > MOST_STEPS:
         groups = groups.take(groups.steps_G >= steps[-MOST_STEPS])
@@ -169,7 +169,7 @@ class Played(NamedTuple):
 
 
 def play(courses: Sequence[Course], method: str, seed: int) -> dict[str, Any]:
-    """What a method does on courses of a log.
+    """Play a method on courses of a log.
 
     Args:
         courses: each is played once.
@@ -268,7 +268,7 @@ def forecast(
     methods: Sequence[str],
     seed: int,
 ) -> dict[str, dict[str, Any]]:
-    """What each method would do, by its name; see `play`.
+    """Forecast what each method would do, by its name; see `play`.
 
     "noise" is relative to that of "grpo".
 

@@ -137,9 +137,7 @@ def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
         )
     elif not advice.lines:
         said.append("Little is wasted: nothing here has to be changed.")
-    said.append(
-        "This forecasts where rollouts go, not what a model learns from them."
-    )
+    said.append("This forecasts where rollouts go, not what a model learns from them.")
     if advice.lines:
         said.append(
             "Which method to take: docs/choose.md. What would change the share of mixed groups:"
@@ -157,11 +155,11 @@ class Advice(NamedTuple):
     rollouts: int | None
     """The least number of a prompt with clearly more mixed groups."""
     lines: list[str]
-    """Of the configuration."""
+    """Lines of a configuration with these."""
 
 
 def advise(summary: Mapping[str, Any]) -> Advice:
-    """What `page` recommends, if anything."""
+    """Find what `page` recommends, if anything."""
     now = summary["groups"]["mixed"]
     if 1 - now <= FEW:
         return Advice(None, None, [])

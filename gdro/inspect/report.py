@@ -27,7 +27,7 @@ def summarize(
     methods: Sequence[str] = METHODS,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """All that the page says of a log, as plain JSON values.
+    """Summarize a log: all that the page says of it, as plain JSON values.
 
     Args:
         rollouts: of the log.

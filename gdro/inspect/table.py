@@ -30,7 +30,7 @@ class Rollouts:
     kind: str
     """"TRL" or "verl", whose settings are then named, or "table"."""
     notes: tuple[str, ...]
-    """What was taken, left out or supposed, a sentence each."""
+    """What was chosen, left out or assumed, in a sentence each."""
 
     def __len__(self) -> int:
         return len(self.rewards_R)

@@ -27,7 +27,7 @@ class AveragingMethod(Method):
     """Whether every prompt or every rollout counts equally: see `gdro.methods.averaging`."""
 
     def counts(self, batch: Batch) -> np.ndarray | None:
-        """How much each prompt counts in the mean of its bin, (P,); None for equally."""
+        """Weight of each prompt in the mean of its bin, (P,); None for equal weights."""
         return batch.trials_P if self.averaging == "rollout" else None
 
     def weights(self, batch: Batch) -> np.ndarray:

@@ -82,7 +82,7 @@ class ReplayBuffer:
     def rows(
         self, positions: np.ndarray, weights: np.ndarray
     ) -> tuple[list[Hashable], list[tuple[int, ...]], np.ndarray]:
-        """What the loss takes of some prompts.
+        """Return the kept texts of some prompts, for the loss.
 
         Args:
             positions: of the prompts in `uids`, as `GDROController.replay` gives them.

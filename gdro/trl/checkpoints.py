@@ -38,7 +38,7 @@ def choose_checkpoint(
 
 
 def state_of(checkpoint: Path) -> TrainerState:
-    """What transformers has saved of a training, such as the step, which no folder's name says."""
+    """Load what transformers has saved of a training; a folder's name may not say its step."""
     return TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
 
 

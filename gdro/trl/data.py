@@ -75,5 +75,5 @@ def with_column(
     column: str,
     batch: Mapping[str, list],
 ) -> dict[str, list]:
-    """What a transform of rows returns, with a column that it may have left out."""
+    """Apply a transform to rows, and keep a column that it may leave out."""
     return {column: batch[column]} | transform(batch)

@@ -103,7 +103,7 @@ def with_costs(
 
 
 def log_advantages(logs: Mapping[str, Any], metrics: Mapping[str, list], signal: Signal) -> None:
-    """Replace what TRL has just logged of advantages, of groups that it takes for equally large."""
+    """Replace what TRL has just logged of advantages, which supposes groups of equal size."""
     metrics["frac_reward_zero_std"][-1] = float(np.mean(signal.is_flat_R))
     # of single rollouts; `Step.group_has_signal_R` is true for all of a group
     metrics["gdro/has_signal"].append(float(np.mean(signal.advantages_R != 0)))

@@ -48,20 +48,20 @@ class ModelOptions:
     """
 
     kind: Literal["full", "lora", "unsloth-full", "unsloth-lora"] = "full"
-    """What is trained, and by whom."""
+    """What is trained, all weights or an adapter, and whether through Unsloth."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of the weights: "float32" (default) or "bfloat16" (default of Unsloth), which is too coarse
-    for AdamW's steps at 1e-6. A bfloat16 base under LoRA drifts, since TRL merges the adapter
-    into it for vLLM."""
+    """Type of the weights: "float32" (default) or "bfloat16" (default of Unsloth), which is too
+    coarse for AdamW's steps at 1e-6. A bfloat16 base under LoRA drifts, since TRL merges the
+    adapter into it for vLLM."""
     lora: Mapping[str, Any] | None = None
     """Arguments of peft.LoraConfig (Unsloth's get_peft_model), over LORA_DEFAULTS."""
     attn_implementation: str | None = None
     """As in transformers; Unsloth has its own."""
     fast_inference: bool = False
-    """Of "unsloth-lora": a vLLM engine that shares the weights generates (then give GDROConfig
+    """With "unsloth-lora": a vLLM engine that shares the weights generates (then give GDROConfig
     use_vllm=True)."""
     quantization: Literal["4bit"] | None = None
-    """Of "unsloth-lora": "4bit" holds the base in four bits (QLoRA)."""
+    """With "unsloth-lora": "4bit" holds the base in four bits (QLoRA)."""
     gpu_memory_utilization: Annotated[Float, Field(gt=0, lt=1)] = 0.5
     """The engine's part of the GPU's memory, weights included."""
     standby: bool = False

@@ -68,7 +68,7 @@ def uids_kept(trainer: GRPOTrainer) -> Iterator[None]:
 
 
 def collate(collator: Callable[[list], list], column: str, rows: list[dict]) -> list[dict]:
-    """What a collator makes of rows, with the column of uids, which it may have left out.
+    """Apply a collator to rows, and keep the column of uids, which it may leave out.
 
     Raises:
         ValueError: for a collator that does not return a row for each that it is given, in their

@@ -46,7 +46,7 @@ def keep_successes(
 
 
 def add_replayed(trainer: GRPOTrainer, output: LossInputs) -> LossInputs:
-    """What TRL's loss takes, with this process's share of the texts that are replayed."""
+    """Add this process's share of the replayed texts to what TRL's loss takes."""
     answer = trainer.controller.replay(trainer.replay_buffer.uids)
     if answer is None:
         return output
@@ -119,7 +119,7 @@ def unpadded(ids_RT: Tensor, mask_RT: Tensor) -> list[list[int]]:
 def add_texts(
     output: LossInputs, texts: Sequence[Text], weights: ArrayLike, pad_id: int, total: int
 ) -> LossInputs:
-    """What `_generate_and_score_completions` returns, with a row for each text.
+    """Add a row for each text to what `_generate_and_score_completions` returned.
 
     Args:
         output: left as it is.

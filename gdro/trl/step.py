@@ -35,7 +35,7 @@ class Rollout(NamedTuple):
 
 
 def split_rollouts(prompts: list, output: tuple, extras: dict[str, list]) -> list[Rollout]:
-    """What `_generate` returned for prompts, by rollout. `extras` are columns, a value for each."""
+    """Split what `_generate` returned, by rollout. `extras` are columns with a value for each."""
     prompt_ids, completion_ids, _, completions, logprobs, *_ = output
     size = len(prompt_ids)
     # a column of another length cannot be told apart by rollout
@@ -67,11 +67,11 @@ class TrainBatch:
     """Advantages of the rollouts of all processes."""
 
     def rows(self) -> list[Row]:
-        """What TRL takes of the rows that were sampled, of this process."""
+        """The rows that TRL is given, of this process."""
         return [{"prompt": rollout.prompt} for rollout in self.rollouts]
 
     def generated(self) -> tuple:
-        """What TRL's `_generate` returns, in its form, for text without tools."""
+        """The rollouts in the form in which TRL's `_generate` returns text without tools."""
         completion_ids = [rollout.completion_ids for rollout in self.rollouts]
         logprobs = [rollout.logprobs for rollout in self.rollouts]
         tool_mask = None  # 0 for tokens that neither train nor count in the loss

@@ -271,7 +271,7 @@ class GDROTrainer(GRPOTrainer):
             )
 
     def _judge(self, group_ids_R: np.ndarray, rewards_RF: Tensor) -> Samples:
-        """Of each rollout one reward, and whether it is correct."""
+        """Give each rollout one reward, and say whether it is correct."""
         named = self.args.success_reward
         success = None if named is None else self.reward_func_names.index(named)
         threshold = self.controller.success_threshold

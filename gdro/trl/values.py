@@ -51,8 +51,8 @@ class Cost(NamedTuple):
 def replaced(thing: object, **attributes: object) -> Iterator[None]:
     """Inside this block an object has these attributes, in place of its own and its class's.
 
-    They come before those of every class, so TRL calls the replacement, and that can call on what
-    a user's subclass has overridden.
+    An attribute of the object comes before those of its class: TRL calls the replacement, also
+    where a user's subclass overrides the function.
     """
     own = {name: vars(thing)[name] for name in attributes if name in vars(thing)}
     vars(thing).update(attributes)

@@ -70,5 +70,5 @@ def controller_of(config: DictConfig) -> GDROController:
 
 
 def scale_of(config: DictConfig) -> str:
-    """What verl divides advantages by."""
+    """What verl divides advantages by, as a value of `Run.scale_rewards`."""
     return "group" if config.algorithm.norm_adv_by_std_in_grpo else "none"

@@ -24,7 +24,7 @@ def uids_of(rows: Iterable[Mapping[str, Any]]) -> np.ndarray:
 def places_of(
     keys: Sequence[str], place_of: Mapping[str, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which rollout each row belongs to, and which rows are judged.
+    """Find the rollout that each row belongs to, and the rows that are judged.
 
     A rollout may have several rows, one for each output of its agent loop, of which verl judges
     the last.
