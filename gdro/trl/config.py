@@ -243,12 +243,20 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
             f"{args.multi_objective_aggregation!r}"
         )
     seed = (args.generation_kwargs or {}).get("seed")
-    has_unequal_groups = method.moves_rollouts or method.samples_again
-    repeats_prompts = args.use_vllm and (has_unequal_groups or args.vllm_mode == "colocate")
-    if repeats_prompts and seed is not None:
+    is_alone = samples_row_by_row(method) or args.vllm_mode == "colocate"
+    if args.use_vllm and is_alone and seed is not None:
         raise ValueError(
             f"generation_kwargs has the seed {seed}, which makes all rollouts of a prompt the same"
         )
+
+
+def samples_row_by_row(method: Method) -> bool:
+    """Whether each row is sampled for itself.
+
+    A vLLM server takes every n-th row and samples n completions of it, since TRL lays the rows of a
+    prompt side by side. Where groups may be unequal, that would be wrong.
+    """
+    return method.moves_rollouts or method.samples_again
 
 
 def check_success_reward(args: GDROConfig, names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""How completions are asked for, where the groups of prompts are not equally large."""
+"""What a generation needs: text where a method needs it, vLLM's stop tokens, sharded weights."""
 
 from typing import Any
 
@@ -6,15 +6,6 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from gdro.method import Method
-
-
-def samples_row_by_row(method: Method) -> bool:
-    """Whether each row is sampled for itself.
-
-    A vLLM server takes every n-th row and samples n completions of it, since TRL lays the rows of a
-    prompt side by side. Where groups may be unequal, that would be wrong.
-    """
-    return method.moves_rollouts or method.samples_again
 
 
 def check_images(method: Method, choice: str, images: list | None) -> None:

@@ -9,7 +9,7 @@ TRL is changed by overriding its functions: here, in the order of a step. Each c
 the file of its job:
 
     data, prompts      uids of the data set; the prompts of a batch
-    generation         unequal groups are sampled row by row
+    generation         images that are refused, stop tokens of vLLM, weights of FSDP
     rewards            of each rollout one reward, and whether it is correct
     advantages         the controller is told, and answers with advantages
     rounds, step       methods that sample more than once for an optimizer step
@@ -261,7 +261,7 @@ class GDROTrainer(GRPOTrainer):
         if is_training:
             method = self.controller.method
             generation.check_images(method, self.controller.name, images)
-            if generation.samples_row_by_row(method):
+            if config.samples_row_by_row(method):
                 num_generations = 1
         if self.use_vllm and self.is_fsdp_enabled:
             generation.reshard(self.model)
