@@ -51,8 +51,8 @@ def best_joint_arms(
     spare = spare_rollouts(counts_B, arms_N, budget)
     # an empty bin spends nothing whatever its arm, so no arm of it may add to the sum
     values_BN = np.where(counts_B[:, None] > 0, values_BN, 0.0)
-    # sorted by count, then by the values from the last arm to the first, so that numbers of bins
-    # have no effect
+    # sorted by count, then by the values from the last arm to the first, so that the numbering of
+    # the bins has no effect
     order_B = np.lexsort((*values_BN.T, counts_B))
     keys_BN = _tie_broken_keys(values_BN[order_B], counts_B[order_B], spare)
     chosen_B, left = _best_choices(keys_BN, counts_B[order_B], spare)
@@ -153,7 +153,7 @@ def sample_joint_arms(
     arms_N = np.asarray(arms_N)
     spare = spare_rollouts(counts_B, arms_N, budget)
     p_BN = np.exp(np.maximum(log_p_BN, LEAST_LOG_PROBABILITY / max(int((counts_B > 0).sum()), 1)))
-    # where a table has w less what arm n spends; its last entry is for amounts below 0
+    # place in a table of w less what arm n spends; amounts below 0 have the last place
     back_BNW = np.arange(spare + 1) - (counts_B[:, None] * np.arange(len(arms_N)))[..., None]
     back_BNW[back_BNW < 0] = spare + 1
     ways = np.zeros(spare + 2)

@@ -134,7 +134,7 @@ class ReinforceAda(Pilot):
         if not further_P.any():
             return None
         order_P = rng.permutation(len(batch))
-        # spent when each prompt had its turn
+        # rollouts that are spent once each prompt has had its turn
         reached_P = np.minimum(further_P[order_P].cumsum(), left)
         further_P[order_P] = np.diff(reached_P, prepend=0)
         return further_P
