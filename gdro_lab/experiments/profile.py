@@ -184,8 +184,10 @@ class Profile(Strict):
         for name, variant in self.variants.items():
             try:
                 train = self.train_of(name)
+                model = self.model_of(name)
                 check_comparison(variant, [*self.variants, "grpo"], train, self.train)
-                check_training(train, self.model_of(name), self.launch, self.evaluation)
+                check_task(self.task, model.source, self.base, self.cold_start)
+                check_training(train, model, self.launch, self.evaluation)
                 self.controller_of(Configuration(name, variant, train.learning_rate))
             except ValidationError as error:
                 raise refusal(f"variants.{name}.train", error) from error

@@ -65,6 +65,14 @@ def test_shipped_profiles_are_valid_from_anywhere(name, tmp_path, monkeypatch):
         ({"model": {"kind": "unsloth-lora"}, "train": VLLM}, "fast_inference"),
         ({"model": {"kind": "unsloth-lora"}, "launch": {"config": "fsdp2"}}, "fsdp2"),
         ({"task": {"kind": "math"}}, "model.source"),
+        (
+            {
+                "task": {"kind": "math"},
+                "model": {"source": "a/model"},
+                "variants": {"a": GRPO | {"model": {"source": None}}},
+            },
+            "'a': model.source",
+        ),
         ({"task": {"kind": "reasoning_gym", "world": "gym-text"}}, "model.source"),
     ],
 )
