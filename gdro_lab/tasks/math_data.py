@@ -136,6 +136,8 @@ def named_source(
     Several copies are the parts of one set, such as mawps_addsub.jsonl and mawps_singleop.jsonl;
     each is a family.
     """
+    if name not in MATH_SPECS:
+        raise ValueError(f"name must be one of {sorted(MATH_SPECS)}, got {name!r}")
     spec = MATH_SPECS[name]
     local = tuple(map(Path, paths))
     for path in local:
