@@ -16,6 +16,7 @@ from pyarrow import parquet
 from gdro_lab.tasks import MathChoice
 from gdro_lab.tasks import math_data as tasks
 from gdro_lab.tasks.math_sets import Schema
+from gdro_lab.tasks.sources import find_place, read_raw_rows
 
 ROWS = [
     {"question": "What is 3+4?", "answer": "7"},
@@ -266,7 +267,7 @@ def test_commas_of_a_question_are_no_delimiter(tmp_path):
     assert [problem.answer for problem in read(tmp_path / "own.csv", schema)[0]] == ["24", "6"]
 
 
-@pytest.mark.parametrize("number", ["0.1", "1e-05", "16777216.0", "0.12345679"])
+@pytest.mark.parametrize("number", ["0.1", "1e-05", "134217728.0", "0.12345679"])
 @pytest.mark.parametrize("place", ["answer", "answer.key", "answer.0", "saved"])
 def test_a_number_in_float32_is_written_as_it_was(tmp_path, place, number):
     answer = {"answer.key": {"key": float(number)}, "answer.0": [float(number)]}
@@ -288,6 +289,21 @@ def test_a_number_in_float32_is_written_as_it_was(tmp_path, place, number):
         parquet.write_table(pyarrow.table(rows), path)
     schema = Schema(("question",), "answer" if place == "saved" else place, "whole")
     assert [problem.answer for problem in read(path, schema)[0]] == [number]
+
+
+@pytest.mark.parametrize("place", ["saved", "own.parquet"])
+def test_a_column_of_mixed_types_holds_values_not_json(tmp_path, place):
+    features = {"question": datasets.Value("string"), "answer": datasets.Json()}
+    answers = [r"\frac{1}{2}", 7, {"key": "b"}, ["1"], None]
+    made = datasets.Dataset.from_dict(
+        {"question": list("ABCDE"), "answer": answers}, datasets.Features(features)
+    )
+    if place == "saved":
+        made.save_to_disk(tmp_path / place)
+    else:
+        made.to_parquet(tmp_path / place)
+    rows = read_raw_rows(find_place(str(tmp_path / place)))
+    assert [row.columns["answer"] for row in rows] == [r"\frac{1}{2}", "7", *answers[2:]]
 
 
 def test_a_column_that_parquet_has_twice_is_refused(tmp_path):

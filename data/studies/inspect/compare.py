@@ -16,7 +16,6 @@ import pandas as pd
 from gdro.inspect import Groups
 from gdro.inspect.difficulty import PassRates, mixed_probability
 from gdro.inspect.forecast import forecast
-from gdro.inspect.report import EDGES
 
 FORECAST = ("pivotal", "rollout_prompts", "rollout", "both")
 
@@ -66,7 +65,7 @@ def compare_methods(runs: pd.DataFrame) -> pd.DataFrame:
         [was] = was
         methods = [name for name in groups.index if name in FORECAST]
         rates = PassRates(was.trials_G, was.hits_G, was.prompts_G)
-        found = forecast(was, rates, True, methods, EDGES)
+        found = forecast(was, rates, True, methods, seed=0)
         for method, run in groups.items():
             row = {"world": world, "method": method, "draw": draw, "seed": seed, "of": "groups"}
             row |= {"as it was": was.is_mixed_G.mean(), "run": run.is_mixed_G.mean()}
