@@ -33,7 +33,7 @@ TITLES = {
     "rare-hard": "rare-hard\nrare prompts are hard",
     "all-hard": "all-hard\nall prompts are hard",
     "gym-weak": "gym-weak\npuzzles, weak model",
-    "learnable": "learnable questions\nSmolLM2-135M",
+    "learnable": "learnable\nSmolLM2-135M",
 }
 # dark and light, filled and open, so that it reads in grey; label, colours, place beside the line
 SCORES = {
@@ -65,10 +65,13 @@ def gains_figure(claims: pd.DataFrame) -> Figure:
     axes[0].set_ylim(len(METHODS) - 0.5, -0.5)
     axes[0].set_xlim(-0.09, 0.16)
     axes[0].set_xticks([-0.05, 0, 0.05, 0.1, 0.15], ["−.05", "0", ".05", ".10", ".15"])
+    tiny = [world for world in TITLES if world != "learnable"]
+    counts = {method: sum(_gains(pairs, world, method) for world in tiny) for method in METHODS}
+    found = [name for method, name in METHODS.items() if _gains(pairs, "learnable", method)]
     figure.suptitle(
-        f"Worlds in which mean@8 rises: both games {_found(pairs, 'both')}, "
-        f"PKPO {_found(pairs, 'pkpo')},\nrollouts by prompt {_found(pairs, 'rollout_prompts')}, "
-        f"pivotal {_found(pairs, 'pivotal')}",
+        f"mean@8 rises with both games in {counts['both']} of {len(tiny)} tiny worlds, with PKPO "
+        f"in {counts['pkpo']},\nwith pivotal in {counts['pivotal']}; "
+        f"on SmolLM2 with {', '.join(found) or 'no method'}",
         x=0.01,
         ha="left",
     )
@@ -86,12 +89,13 @@ def gains_figure(claims: pd.DataFrame) -> Figure:
     return figure
 
 
-def _found(pairs: Pairs, method: str) -> str:
-    """In how many of the worlds where a method ran its interval of mean@8 lies above 0."""
-    claims = [(f"{world}/{method}", "mean_at_8") for world in TITLES]
-    intervals = [paired_t(pairs[claim].difference) for claim in claims if claim in pairs]
-    gains = sum(interval.mean > interval.half for interval in intervals)
-    return f"{gains} of {len(intervals)}"
+def _gains(pairs: Pairs, world: str, method: str) -> bool:
+    """Whether a method ran in a world, and its interval of mean@8 lies above 0."""
+    claim = (f"{world}/{method}", "mean_at_8")
+    if claim not in pairs:
+        return False
+    interval = paired_t(pairs[claim].difference)
+    return interval.mean > interval.half
 
 
 def _panel(axis: Axes, world: str, pairs: Pairs) -> None:
