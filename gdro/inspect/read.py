@@ -13,6 +13,7 @@ Axis: R rollouts.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Arrays = dict[str, np.ndarray]  # by name, one value for each rollout
+Number = int | float | Decimal  # databases export decimals
 
 
 def read(
@@ -291,7 +293,7 @@ def _text_of(value: Any) -> str:
 
 def _holds_numbers(column: "pd.Series") -> bool:
     """Whether all its values are numbers, or missing."""
-    return all(value is None or isinstance(value, int | float) for value in column.tolist())
+    return all(value is None or isinstance(value, Number) for value in column.tolist())
 
 
 def _numbers(
@@ -316,7 +318,7 @@ def _numbers(
     for place, value in enumerate(column.tolist()):
         if missing and (value is None or (isinstance(value, float) and math.isnan(value))):
             continue
-        is_number = isinstance(value, int | float) and low <= value <= most and value >= -most
+        is_number = isinstance(value, Number) and low <= value <= most and value >= -most
         if not is_number or (whole and value != int(value)):
             kind = "a whole number" if whole else "a finite number"
             row = column.index[place] + 1

@@ -329,6 +329,8 @@ def _read_choice(raw: Any, schema: Schema, problem: str) -> tuple[str, str, Any]
         order = np.random.default_rng(list(digest.digest())).permutation(len(order)).tolist()
     else:
         key = text_of(find(raw, schema.answer), schema.answer)
+        if not key:
+            raise ValueError("its answer is empty")
         right = place_of(key, choices, schema.reader)
     if choices.texts.count(choices.texts[right]) > 1:
         raise ValueError(f"two of its choices are the right one, {short(choices.texts[right])}")

@@ -14,7 +14,8 @@ LONGEST = 200  # characters of a text that is read as a number
 # what a text says in Unicode, as LaTeX says it
 SIGNS = {
     **{chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},  # of full width
-    **dict.fromkeys("−–﹣", "-"),
+    **dict.fromkeys("−–﹣‐‑", "-"),
+    **dict.fromkeys("\u200b\u2060\ufeff", ""),  # of no width
     **dict.fromkeys("∙⋅·", r"\cdot "),
     "×": r"\times ",
     "÷": "/",
@@ -178,7 +179,7 @@ WORD = re.compile(
     r"</?\w+>|(?<!\\)(?<![^\W\d_])[^\W\d_]{2,}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|['’][A-Za-z]+"
     r"|(?<!\S)[aAI](?!\S)|[#;?!|。、]+|:(?!\d)|(?<!\d):|\.(?=\s|$)|,(?=\s|$)(?!\s*[-$\d])"
 )
-DASH = re.compile(r"(^|[A-Za-z:])\s*[-−–—]\s+")  # between words, and no sign
+DASH = re.compile(r"([A-Za-z:])\s*[-−–—]\s+")  # between words, and no sign
 MARKED_STEP = re.compile(r"<<[^<>]*>>")  # as gsm8k marks its steps
 UNIT_LETTER = re.compile(r"(?<=\d)\s+[mgslLhKCF](?:/[mgslLh])?$")
 POWER_OF_UNIT = re.compile(

@@ -1,6 +1,7 @@
 """Logs of TRL, verl and others: equal rollouts give equal groups, and what is bad is named."""
 
 import json
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -236,6 +237,13 @@ def test_a_completion_may_be_any_word_and_a_prompt_any_text(tmp_path):
     assert gdro.inspect.read(path).lengths_R.tolist() == [4, 4, 0]
     [path] = jsonl(tmp_path, *[{"prompt": name, "reward": 1} for name in ("\ud800", "\udfff") * 2])
     assert counts_of(path) == [(0, 2, 2)] * 2
+
+
+def test_decimals_of_a_database_are_numbers(tmp_path):
+    rows = [{"prompt": "a", "reward": Decimal(1) / 2, "step": Decimal(1)}] * 2
+    pd.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
+    rollouts = gdro.inspect.read(tmp_path / "a.parquet")
+    assert (rollouts.rewards_R.tolist(), rollouts.steps_R.tolist()) == ([0.5, 0.5], [1, 1])
 
 
 def test_without_steps_a_prompt_is_a_group_and_it_is_said(tmp_path):

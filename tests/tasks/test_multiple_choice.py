@@ -66,6 +66,13 @@ def test_choices_that_cannot_be_meant_are_refused(load, row, reader, message):
         load([STEM | row], columns={"choices": "choices"}, answer=reader)
 
 
+@pytest.mark.parametrize("reader", ["index", "letter", "whole"])
+def test_a_row_without_a_right_choice_is_left_out(load, reader):
+    rows = [STEM | {"choices": TEXTS, "answer": answer} for answer in (None, "", "1")]
+    rows[-1]["answer"] = {"index": "1", "letter": "B", "whole": TEXTS[1]}[reader]
+    assert len(load(rows, columns={"choices": "choices"}, answer=reader).rows) == 1
+
+
 def test_the_same_question_with_other_choices_is_another(load):
     rows = [STEM | {"choices": TEXTS, "answer": "B"}, STEM | {"choices": TEXTS[:2], "answer": "B"}]
     split = load(rows, columns={"choices": "choices"}, answer="letter")

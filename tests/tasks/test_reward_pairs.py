@@ -61,6 +61,7 @@ NUMBERS = {  # in a text, and in a column that must hold a number
     "9 apples and 3 pears": ("3", None),
     "It is -3.": ("-3", None),
     "Answer - 5": ("5", None),
+    "- $5": ("-5", "-5"),
     "5-3": (None, None),
     "2^4": (None, None),
     "4 million": (None, None),
