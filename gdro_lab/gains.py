@@ -95,7 +95,7 @@ def _gains(pairs: Pairs, world: str, method: str) -> bool:
     if claim not in pairs:
         return False
     interval = paired_t(pairs[claim].difference)
-    return interval.mean > interval.half
+    return bool(interval.mean > interval.half)
 
 
 def _panel(axis: Axes, world: str, pairs: Pairs) -> None:
