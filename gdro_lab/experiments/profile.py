@@ -186,7 +186,8 @@ class Profile(Strict):
                 train = self.train_of(name)
                 model = self.model_of(name)
                 check_comparison(variant, [*self.variants, "grpo"], train, self.train)
-                check_task(self.task, model.source, self.base, self.cold_start)
+                if variant.model:  # others have that of the profile, which was checked above
+                    check_task(self.task, model.source, self.base, self.cold_start)
                 check_training(train, model, self.launch, self.evaluation)
                 self.controller_of(Configuration(name, variant, train.learning_rate))
             except ValidationError as error:
