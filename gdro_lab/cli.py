@@ -331,13 +331,11 @@ def arena_command(
 @click.option("--tokens", help="Column of completion tokens.  [default: tokens]")
 @click.option("--group", help="Column of rollout groups.  [default: group; verl's uid]")
 @click.option("--threshold", type=float, help="A rollout is correct above it.  [default: 0]")
-@click.option("--method", multiple=True, help="Methods to forecast.  [default: of this project]")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object in place of the page.")
 @click.option("--out", type=click.Path(path_type=Path), help="Picture: .png, .pdf or .svg.")
 def inspect_command(
     logs: tuple[Path, ...],
     threshold: float | None,
-    method: tuple[str, ...],
     as_json: bool,
     out: Path | None,
     **columns: Any,
@@ -349,6 +347,6 @@ def inspect_command(
 
     Example: gdro inspect output/completions --out waste.png
     """
-    from gdro.inspect import METHODS, inspect_logs
+    from gdro.inspect import inspect_logs
 
-    click.echo(inspect_logs(logs, threshold, method or METHODS, as_json, out, **columns))
+    click.echo(inspect_logs(logs, threshold, as_json, out, **columns))

@@ -17,9 +17,8 @@ from typing import Any
 from gdro.inspect.page import in_short, page
 from gdro.inspect.picture import check_picture, draw
 from gdro.inspect.read import read
-from gdro.inspect.report import METHODS, summarize, summarize_groups
+from gdro.inspect.report import summarize, summarize_groups
 from gdro.inspect.table import Groups, Rollouts, form_groups
-from gdro.registry import find_method
 
 __all__ = [
     "Groups",
@@ -38,7 +37,6 @@ __all__ = [
 def inspect_logs(
     logs: Sequence[Path],
     threshold: float | None = None,
-    methods: Sequence[str] = METHODS,
     as_json: bool = False,
     out: Path | None = None,
     **columns: Any,
@@ -47,16 +45,14 @@ def inspect_logs(
 
     Args:
         logs: paths for `read`, which also takes the columns.
-        threshold, methods: for `summarize`.
+        threshold: for `summarize`.
         as_json: the summary as JSON in place of the page.
         out: of the picture; None for none.
         **columns: names of columns.
     """
     if out is not None:
         check_picture(out)
-    for name in methods:
-        find_method(name)
-    summary = summarize(read(*logs, **columns), threshold, methods)
+    summary = summarize(read(*logs, **columns), threshold)
     if out is not None:
         draw(summary).savefig(out, dpi=150)
     if as_json:

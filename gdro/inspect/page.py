@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import Any
 
 KINDS = {"solved": "all correct", "failed": "none correct", "mixed": "some correct"}
 WIDTH = 98  # characters of a line
 FEW = 0.2  # share of groups that may teach nothing
-CLEARLY = 0.05  # of a share: about the error of a forecast
+CLEARLY = 0.05  # of a share
 
 
 def page(summary: Mapping[str, Any], title: str = "") -> str:
@@ -19,7 +19,6 @@ def page(summary: Mapping[str, Any], title: str = "") -> str:
         _where(summary),
         _difficulty(summary),
         _other_n(summary),
-        _methods(summary),
     ]
     return "\n\n".join("\n".join(block) for block in blocks)
 
@@ -77,27 +76,6 @@ def _other_n(summary: Mapping[str, Any]) -> Iterator[str]:
     yield "The last line is what dynamic sampling (DAPO) pays for each group that it keeps."
 
 
-def _methods(summary: Mapping[str, Any]) -> Iterator[str]:
-    yield "WHAT A METHOD WOULD DO, with as many rollouts, if prompts were learned as in this run"
-    where = "rollouts by pass rate of the prompt"
-    yield f"  {'':<18}{'mixed':>8}{where:>40}{'trained':>9}{'':>8}{'first':>8}"
-    edges = summary["pass_rates"]["edges"]
-    classes = "".join(f"{f'{low:g}-{high:g}':>10}" for low, high in pairwise(edges))
-    yield f"  {'':<18}{'groups':>8}{classes}{'rollouts':>9}{'noise':>8}{'visits':>8}"
-    for name, entry in {"as it was": summary["as_it_was"], **summary["methods"]}.items():
-        spent = "".join(f"{_share(part):>10}" for part in entry["rollouts_by_pass_rate"])
-        noise = "" if entry.get("noise") is None else f"{entry['noise']:.2f}"
-        first = "" if "first_visits" not in entry else _share(entry["first_visits"])
-        # without a draw, a forecast was no better than the log's own share
-        mixed = _share(entry["mixed"]) if entry.get("draws", True) else "as was"
-        yield (
-            f"  {name:<18}{mixed:>8}{spent}"
-            f"{_share(entry['trained_rollouts']):>9}{noise:>8}{first:>8}"
-        )
-    yield "Noise: variance of a batch's mean reward, over that of grpo. First visits: groups of"
-    yield "prompts that the method has not seen before."
-
-
 def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
     """The numbers that decide, and what would change the share of mixed groups, as lines."""
     yield "IN SHORT"
@@ -115,73 +93,36 @@ def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
             f"In the last fifth of the run {late} were mixed: expect that of its next steps."
         )
     advice = advise(summary)
-    if advice.method is not None:
-        entry = summary["methods"][advice.method]
-        was = _share(summary["as_it_was"]["mixed"])
-        said.append(
-            f"With {advice.method} and the same number of rollouts, {_share(entry['mixed'])} of "
-            f"all groups would have been mixed instead of {was}; {_share(entry['first_visits'])} "
-            "of the groups would be of prompts that it had not seen before."
-        )
-    if advice.rollouts is not None:
-        name = str(advice.rollouts)
+    if advice is not None:
+        name = str(advice)
         said.append(
             f"With {name} rollouts a prompt about {_share(summary['mixed_by_n'][name])} would be "
             f"mixed ({_interval(summary['mixed_by_n_interval'][name])}), on fewer prompts at equal "
             "cost."
         )
-    if not advice.lines and silent > FEW:
-        said.append(
-            "No other number of rollouts and no method shown here changes that much: other prompts "
-            "would."
-        )
-    elif not advice.lines:
+    elif silent > FEW:
+        said.append("No other number of rollouts changes that much: other prompts would.")
+    else:
         said.append("Little is wasted: nothing here has to be changed.")
-    said.append("This forecasts where rollouts go, not what a model learns from them.")
-    if advice.lines:
-        said.append(
-            "Which method to take: docs/choose.md. What would change the share of mixed groups:"
-        )
+    said.append("Which method to take: docs/choose.md.")
     yield from wrap(" ".join(said), WIDTH)
-    for line in advice.lines:
-        yield f"    {line}"
+    if advice is not None:
+        is_verl = summary["kind"] == "verl"
+        in_trl = f"GRPOConfig(num_generations={advice})    # TRL"
+        yield f"    actor_rollout_ref.rollout.n={advice}" if is_verl else f"    {in_trl}"
 
 
-class Advice(NamedTuple):
-    """What would change the share of mixed groups, if anything."""
-
-    method: str | None
-    """With clearly more mixed groups at as many rollouts."""
-    rollouts: int | None
-    """The least number of a prompt with clearly more mixed groups."""
-    lines: list[str]
-    """Lines of a configuration with these."""
-
-
-def advise(summary: Mapping[str, Any]) -> Advice:
-    """Find what `page` recommends, if anything."""
+def advise(summary: Mapping[str, Any]) -> int | None:
+    """The least number of rollouts of a prompt with clearly more mixed groups, if that matters."""
     now = summary["groups"]["mixed"]
     if 1 - now <= FEW:
-        return Advice(None, None, [])
-    methods = summary["methods"]
-    method = max(methods, key=lambda name: methods[name]["mixed"])
-    if methods[method]["mixed"] < summary["as_it_was"]["mixed"] + CLEARLY:
-        method = None
+        return None
     more = [
         int(n)
         for n, share in summary["mixed_by_n"].items()
         if int(n) > summary["rollouts_per_group"] and share >= now + 2 * CLEARLY
     ]
-    rollouts = min(more, default=None)
-    is_verl = summary["kind"] == "verl"
-    lines = []
-    if method is not None:
-        in_trl = f'GDROConfig(gdro_method="{method}")    # TRL: in place of GRPOConfig'
-        lines.append(f"gdro.method={method}    # docs/verl.md" if is_verl else in_trl)
-    if rollouts is not None:
-        in_trl = f"GRPOConfig(num_generations={rollouts})    # TRL"
-        lines.append(f"actor_rollout_ref.rollout.n={rollouts}" if is_verl else in_trl)
-    return Advice(method, rollouts, lines)
+    return min(more, default=None)
 
 
 def _row(name: str, cells: Any) -> str:

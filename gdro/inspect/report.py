@@ -11,20 +11,17 @@ import numpy as np
 
 from gdro.checks import check
 from gdro.inspect.difficulty import EDGES, PassRates, mixed_probability, pass_probability
-from gdro.inspect.forecast import forecast, groups_to_play
 from gdro.inspect.table import Groups, Rollouts, choose_threshold, form_groups
 
 KINDS = ("solved", "failed", "mixed")
 OTHER_N = (2, 4, 8, 16, 32, 64)
 OTHER_K = (1, 2, 4, 8, 16, 32, 64)
-METHODS = ("grpo", "prompt", "rollout", "both", "rollout_prompts", "pkpo", "pivotal")
 PARTS = 5  # of the run, whose shares are compared
 
 
 def summarize(
     rollouts: Rollouts,
     threshold: float | None = None,
-    methods: Sequence[str] = METHODS,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Summarize a log: all that the page says of it, as plain JSON values.
@@ -32,11 +29,10 @@ def summarize(
     Args:
         rollouts: of the log.
         threshold: a rollout is correct if its reward is greater; see `choose_threshold` for None.
-        methods: registered names, of which a forecast is made.
-        seed: of bootstrap and forecasts.
+        seed: of the bootstrap.
 
     Raises:
-        Refusal: where no group has two rollouts, and as of `gdro.inspect.forecast.forecast`.
+        Refusal: where no group has two rollouts.
     """
     chosen = choose_threshold(rollouts.rewards_R) if threshold is None else threshold
     chosen = check("threshold", float(chosen))
@@ -48,7 +44,6 @@ def summarize(
         unit=rollouts.unit,
         has_steps=rollouts.has_steps,
         notes=[*rollouts.notes, *_notes_of_rollouts(rollouts, groups, threshold, chosen)],
-        methods=methods,
         seed=seed,
     )
 
@@ -61,7 +56,6 @@ def summarize_groups(
     unit: str = "tokens",
     has_steps: bool = True,
     notes: Sequence[str] = (),
-    methods: Sequence[str] = METHODS,
     seed: int = 0,
 ) -> dict[str, Any]:
     """As `summarize`, for groups that are counted already.
@@ -70,11 +64,10 @@ def summarize_groups(
         groups: at least one.
         threshold: above which a reward was correct.
         kind, unit, has_steps, notes: as of `Rollouts`.
-        methods, seed: as for `summarize`.
+        seed: as for `summarize`.
     """
     # of all groups, as they were sampled
     during = PassRates(groups.trials_G, groups.hits_G, groups.prompts_G, seed)
-    played = groups_to_play(groups, np.random.default_rng(seed))
     sizes = groups.trials_G
     tokens = None
     if unit == "tokens" and groups.lengths_G is not None:
@@ -95,9 +88,7 @@ def summarize_groups(
         "over_the_run": shares_over_the_run(groups) if has_steps else [],
         "pass_rates": difficulty_of(groups, seed),
         **other_n(during),
-        "as_it_was": _as_it_was(played, during),
-        "methods": forecast(played, during, has_steps, methods, seed),
-        "notes": [*notes, *_notes_of_groups(groups, played, threshold)],
+        "notes": [*notes, *_notes_of_groups(groups, threshold)],
     }
 
 
@@ -126,18 +117,6 @@ def last_visits(groups: Groups) -> Groups:
     """The newest group of each prompt."""
     _, place_P = np.unique(groups.prompts_G[::-1], return_index=True)
     return groups.take(np.sort(len(groups) - 1 - place_P))
-
-
-def _as_it_was(groups: Groups, rates: PassRates) -> dict[str, Any]:
-    """The entries that `gdro.inspect.forecast.play` has for a method, for the log itself."""
-    weights_GM = rates.posterior(groups.trials_G, groups.hits_G)
-    rollouts_M = groups.trials_G @ weights_GM
-    rollouts_C, _ = np.histogram(rates.grid_M, EDGES, weights=rollouts_M)
-    return {
-        "mixed": float(groups.is_mixed_G.mean()),
-        "rollouts_by_pass_rate": (rollouts_C / groups.trials_G.sum()).tolist(),
-        "trained_rollouts": float(groups.trials_G[~groups.is_flat_G].sum() / groups.trials_G.sum()),
-    }
 
 
 def difficulty_of(groups: Groups, seed: int) -> dict[str, Any]:
@@ -199,12 +178,7 @@ def _notes_of_rollouts(
         )
 
 
-def _notes_of_groups(groups: Groups, played: Groups, threshold: float) -> Iterator[str]:
-    if len(played) < len(groups):
-        yield (
-            f"Methods are forecast on {len(played):,} of the {len(groups):,} groups: of the last "
-            "steps, and of some of the prompts."
-        )
+def _notes_of_groups(groups: Groups, threshold: float) -> Iterator[str]:
     rate = groups.hits_G.sum() / groups.trials_G.sum()
     if rate in (0, 1):
         yield (

@@ -391,8 +391,6 @@ def test_what_is_bad_gets_one_sentence_and_nothing_is_written(tmp_path, kind):
         ["--reward", "accuracy", "--reward", "accuracy"],
         ["--step", "none_such"],
         ["--prompt", "accuracy", "--reward", "accuracy"],
-        ["--method", "none_such"],
-        ["--method", "oracle"],
         ["--threshold", "nan"],
         ["--out", "waste.txt"],
         ["--out", "none_such/waste.png"],
