@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from pydantic import Field
 
 from gdro.checks import Float, Length, Tries, build, check, check_array, options, short
-from gdro.estimators import ESTIMATORS, expected_pass_at_k, resize
+from gdro.estimators import ESTIMATORS, resize
 from gdro.metrics import check_counts
 from gdro.state import Stateful
 from gdro.uids import SortedUids, as_uids, merge_visits
@@ -120,7 +120,6 @@ class DifficultyBins(Stateful):
         """As `update`, for rows in the order of their uids; nothing is checked."""
         rows, successes, trials = merge_visits(rows, successes, trials)
         self.beliefs.add(rows, successes, trials)
-        # from visits alone: a PromptPrior only gives bins to prompts without visits
         self.bins_D[rows] = self.next_bins(self.bins_D[rows], self.beliefs.pass_at_k(rows))
 
     def next_bins(self, bins: np.ndarray, estimate: np.ndarray) -> np.ndarray:
@@ -142,11 +141,6 @@ class DifficultyBins(Stateful):
     def _find(self, uids: ArrayLike) -> np.ndarray:
         """Row of each prompt, (P,); −1 for an unknown uid."""
         return np.array([self.row_of.get(uid, -1) for uid in as_uids(uids).tolist()], np.int64)
-
-    def first_bins(self, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
-        """Bins (P,) of prompts without an estimate, by a Beta(alpha, beta) prior of each."""
-        estimate = expected_pass_at_k(alpha, beta, self.beliefs.k)
-        return self.next_bins(np.full(len(estimate), UNSEEN), estimate)
 
     def of_rows(self, rows: np.ndarray) -> np.ndarray:
         """Bin of each row, (P,); −1 for a prompt without an estimate."""

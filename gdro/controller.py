@@ -26,7 +26,6 @@ from gdro.budget import as_whole, exact_rollouts
 from gdro.checks import LARGEST, MOST, Refusal, check, check_array, short
 from gdro.method import Method, Prompts, Run
 from gdro.plans import Observed, Plan, check_rollouts, make_batch
-from gdro.prior import PromptPrior, check_prior
 from gdro.record import record_row
 from gdro.registry import make_method
 from gdro.state import Stateful
@@ -47,9 +46,6 @@ class GDROController(Stateful):
         bins: a new `DifficultyBins` or `StaticGroups`, or a mapping of arguments of
             `DifficultyBins`, over those of the preset (`gdro.bins.PRESETS`). A `DifficultyBins`
             that you make yourself has k = 8 and H = 50 unless you say otherwise.
-        prior: a new `PromptPrior`, which predicts pass rates of prompts that were never sampled, so
-            that these have a bin too. By default all have the same prior, and such a prompt has no
-            bin.
         n_min, n_max: bounds on a prompt's rollouts; by default 2 (or n̄ if that is less) and
             max(12, 3 n̄).
         success_threshold: a rollout is correct if its reward is greater (0 suits 0/1 and ±1).
@@ -75,7 +71,6 @@ class GDROController(Stateful):
         *,
         preset: str = "default",
         bins: DifficultyBins | Mapping[str, object] | None = None,
-        prior: PromptPrior | None = None,
         n_min: int | None = None,
         n_max: int | None = None,
         success_threshold: float = 0.0,
@@ -91,10 +86,6 @@ class GDROController(Stateful):
         # of the class itself: an unregistered subclass must not go by its parent's name
         self.name = vars(type(self.method)).get("name") or type(self.method).__name__
         self.bins = make_bins(bins, preset)
-        if prior is not None:
-            check_prior(prior)
-            self.state = (*self.state, "prior")  # type: ignore[misc, assignment]  # of this object
-        self.prior = prior
         mean = check("mean_rollouts", mean_rollouts, ge=1, le=MOST)
         if n_min is None:
             # two rollouts can differ, unless the mean leaves only one
@@ -114,8 +105,6 @@ class GDROController(Stateful):
         )
         self.method.begin(self.run)
         self.bins.in_use = True
-        if prior is not None:
-            prior.in_use = True
         self.step = 0
         self.planned = 0  # seeds each plan's random numbers
         self._open: dict[int, np.ndarray]  # of the plans in flight: rollouts with extensions, (P,)
@@ -276,8 +265,6 @@ class GDROController(Stateful):
         batch, positions_K, order_R = make_batch(
             plan, planned_P, given, self.bins, self.run, is_visit=True
         )
-        if self.prior is not None:
-            self.prior.update(batch)
         self.method.update(batch)
         weights = self.method.weights(batch)
         weights_K = self._check_answer("weights", weights, len(batch), 0, LARGEST)
@@ -339,14 +326,13 @@ class GDROController(Stateful):
     def _prompts(self, by_uid: SortedUids) -> Prompts:
         """What is known of prompts now."""
         successes_P, failures_P = self.bins.beliefs.counts(by_uid.rows_P)
-        prompts = Prompts(
+        return Prompts(
             uids_P=by_uid.uids_P,
             rows_P=by_uid.rows_P,
             bins_P=self.bins.of_rows(by_uid.rows_P),
             successes_P=successes_P,
             failures_P=failures_P,
         )
-        return prompts if self.prior is None else self.prior.put_into(prompts, self.bins)
 
     def _rng(self, *stream: int) -> np.random.Generator:
         # not default_rng((seed, 0)): it repeats default_rng(seed), which a loop may use itself
@@ -382,11 +368,6 @@ class GDROController(Stateful):
 
     def settings(self) -> dict[str, Any]:
         return vars(self.run) | {"method": self.name, "success_threshold": self.success_threshold}
-
-    def check_state(self, state: Mapping[str, Any]) -> None:
-        super().check_state(state)
-        if self.prior is None and "prior" in state:
-            raise ValueError("prior must be given, as the saved state has one, got None")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)

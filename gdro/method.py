@@ -97,11 +97,6 @@ class Prompts:
     """Correct rollouts so far, in counts that fade with the visits."""
     failures_P: np.ndarray
     """Wrong rollouts so far, likewise."""
-    prior_alpha_P: np.ndarray | float = FadingCounts.prior
-    """First parameter of the Beta prior of the pass rates, the same for all or (P,), with a
-    `gdro.prior.PromptPrior`."""
-    prior_beta_P: np.ndarray | float = FadingCounts.prior
-    """Second parameter, likewise."""
     memo: dict[str, Any] = field(default_factory=dict)
     """The method's own: what `allocate` or `extend` puts here comes back with later batches of the
     same plan."""
@@ -112,24 +107,24 @@ class Prompts:
     @cached_property
     def alpha_P(self) -> np.ndarray:
         """First parameter of the Beta posterior of the pass rates."""
-        return self.successes_P + self.prior_alpha_P
+        return self.successes_P + FadingCounts.prior
 
     @cached_property
     def beta_P(self) -> np.ndarray:
         """Second parameter of the Beta posterior of the pass rates."""
-        return self.failures_P + self.prior_beta_P
+        return self.failures_P + FadingCounts.prior
 
     @cached_property
     def rate_P(self) -> np.ndarray:
-        """Posterior mean pass rates; the prior's, by default ½, for a prompt without data."""
+        """Posterior mean pass rates; the prior's, ½, for a prompt without data."""
         return self.alpha_P / (self.alpha_P + self.beta_P)
 
     @cached_property
     def has_bin_P(self) -> np.ndarray:
         """Which prompts have a bin; in a batch, those too that this visit gave one.
 
-        `StaticGroups` and a `PromptPrior` give a prompt its bin before any visit; with the paper's
-        `any_of_k` it takes k rollouts, which may be several visits.
+        `StaticGroups` give a prompt its bin before any visit; with the paper's `any_of_k` it takes
+        k rollouts, which may be several visits.
         """
         return self.bins_P >= 0
 

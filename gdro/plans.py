@@ -155,8 +155,6 @@ def make_batch(
         bins_P=np.where(had_no_bin_K, bins_K, planned_bins_K),
         successes_P=successes_K,
         failures_P=failures_K,
-        prior_alpha_P=_of_places(prompts.prior_alpha_P, places_K),
-        prior_beta_P=_of_places(prompts.prior_beta_P, places_K),
         memo=prompts.memo,
         rollouts_P=planned_P[positions_K],
         trials_P=trials_K,
@@ -170,8 +168,3 @@ def make_batch(
         run=run,
     )
     return batch, positions_K, order_R
-
-
-def _of_places(values_P: np.ndarray | float, places_K: np.ndarray) -> np.ndarray | float:
-    """Values of some prompts, where each has its own."""
-    return values_P[places_K] if isinstance(values_P, np.ndarray) else values_P

@@ -17,7 +17,6 @@ from helpers import own_methods, state_of
 from gdro import GDROController, StaticGroups
 from gdro.bins import ESTIMATORS
 from gdro.files import load_state, save_state
-from gdro.prior import PromptPrior
 
 POOL, SIZE = 30, 8  # prompts of the data set, and of a batch
 
@@ -51,16 +50,13 @@ class Twins:
         self.rng, self.folder = np.random.default_rng(seed), folder
         self.method, self.settings = method, settings_of(self.rng, method)
         self.names = bool(self.rng.integers(2))
-        self.has_prior, self.has_groups = self.rng.random(2) < 0.3
+        self.has_groups = self.rng.random() < 0.3
         self.pair = [self.make(), self.make()]
         self.flying = []
 
     def make(self):
         parts = {}
         pool = np.arange(POOL)
-        if self.has_prior:
-            columns = {"length": pool % 7 / 7, "family": ["x" if p % 3 else "y" for p in pool]}
-            parts["prior"] = PromptPrior(self.uids(pool), columns)
         if self.has_groups:
             parts["bins"] = StaticGroups(self.uids(pool), ["xyz"[p % 3] for p in pool])
         controller = GDROController(self.method, **self.settings | parts)

@@ -34,7 +34,7 @@ class RolloutPrompts(AveragingMethod):
     """Rollouts by the root of each prompt's reward variance, (31) with prompts for bins.
 
     Use it with `group_column`, or `StaticGroups`, where the data name groups that differ in
-    difficulty. With a `PromptPrior` the prior of a prompt is the one that its columns predict.
+    difficulty.
     """
 
     weight: Positive = 2.0
@@ -61,13 +61,9 @@ class RolloutPrompts(AveragingMethod):
 
     def reward_variance(self, prompts: Prompts) -> np.ndarray:
         """v_i = E[p (1 − p)] under each prompt's posterior, (P,)."""
-        if isinstance(prompts.prior_alpha_P, np.ndarray):  # of a PromptPrior
-            alpha_P = prompts.alpha_P
-            beta_P = prompts.beta_P
-        else:
-            mean_P = self.prior_mean()[self._groups(prompts)]
-            alpha_P = prompts.successes_P + self.weight * mean_P
-            beta_P = prompts.failures_P + self.weight * (1 - mean_P)
+        mean_P = self.prior_mean()[self._groups(prompts)]
+        alpha_P = prompts.successes_P + self.weight * mean_P
+        beta_P = prompts.failures_P + self.weight * (1 - mean_P)
         total_P = alpha_P + beta_P
         return alpha_P * beta_P / (total_P * (total_P + 1))
 

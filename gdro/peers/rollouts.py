@@ -65,7 +65,7 @@ class Knapsack(Method):
     def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
         low = self.run.n_min
         high = self.run.n_max
-        # not `has_bin_P`: groups and a prior give prompts a bin before any visit
+        # not `has_bin_P`: groups give prompts a bin before any visit
         seen_P = prompts.visited_P
         p_P = self.grow(self.share_D, prompts.rows_P)[prompts.rows_P]
         mixed_P = seen_P & (p_P > 0) & (p_P < 1)

@@ -15,7 +15,6 @@ from gdro.checks import build, check
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups, make_groups
 from gdro.method import Method
-from gdro.prior import PromptPrior
 from gdro.registry import find_method
 
 # what cannot be passed on to TRL by a method that samples in rounds, or replays texts
@@ -28,7 +27,6 @@ KINDS: dict[str, Any] = {  # types of the options that nothing else checks
     "success_reward": Name | None,
     "uid_column": Name,
     "group_column": Name | None,
-    "prior_columns": Annotated[list[Name], Field(min_length=1)] | None,
     "trim_batches": bool | None,
 }
 
@@ -69,11 +67,6 @@ class GDROConfig(GRPOConfig):
     group_column: str | None = None
     """Column whose values are the groups in place of difficulty bins. Counts then fade as with
     these, by the k and history of the preset."""
-    prior_columns: list[str] | None = None
-    """Columns from which the pass rate of prompts that were never sampled is predicted while
-    training, by a `gdro.prior.PromptPrior`. "prompt" counts by the logarithm of its length in
-    characters, other texts as categories, numbers as they are. Such prompts then have a bin and a
-    prior of their own. By default nothing is predicted."""
     advantage_std: str | None = None
     """Deviation that advantages are divided by: "sample" divides squares by n − 1 as TRL does
     (default); "population" by n as (3) is printed (default of preset "paper")."""
@@ -126,8 +119,6 @@ def make_controller(
         chosen["advantage_clip"] = None
     if args.group_column is not None:
         chosen["bins"] = groups_of_column(args, dataset, chosen.get("bins", {}))
-    if args.prior_columns is not None:
-        chosen["prior"] = prior_of_columns(args, dataset)
     return build(
         "gdro_options",
         GDROController,
@@ -144,11 +135,19 @@ def groups_of_column(
     given: Mapping[str, Any],
 ) -> StaticGroups:
     """The groups that the column `args.group_column` names, with further options of the bins."""
-    stored = _stored_columns("group_column", [args.group_column], dataset)
-    values = values_of(stored, str(args.group_column))
+    if not isinstance(dataset, datasets.Dataset):
+        raise ValueError(f"group_column needs a datasets.Dataset, got {type(dataset).__name__}")
+    column = str(args.group_column)
+    if column not in dataset.column_names:
+        raise ValueError(f"group_column must be one of {dataset.column_names}, got {column!r}")
+    stored = dataset.with_format(None)
+    kind = stored.features[column]
+    values = list(stored[column])
     if None in values:
         row = values.index(None)
         raise ValueError(f"group_column must have a value in each row, got none in row {row}")
+    if isinstance(kind, datasets.ClassLabel):  # which is stored as numbers
+        values = kind.int2str(values)
     labels = list(map(str, values))
     uids = list(stored[args.uid_column])
     if isinstance(given, Mapping) and isinstance(given.get("groups"), list | tuple):
@@ -156,48 +155,6 @@ def groups_of_column(
         given = {**given, "groups": [str(name) for name in given["groups"]]}
     name = "gdro_options['bins'] with group_column"
     return make_groups(name, given, args.gdro_preset, uids, labels)
-
-
-def prior_of_columns(
-    args: GDROConfig, dataset: datasets.Dataset | datasets.IterableDataset | None
-) -> PromptPrior:
-    """The prior that the columns `args.prior_columns` predict."""
-    names = args.prior_columns or []
-    stored = _stored_columns("prior_columns", names, dataset)
-    columns = {name: values_of(stored, name) for name in names}
-    if "prompt" in columns:
-        columns["prompt"] = [math.log1p(text_length(prompt)) for prompt in columns["prompt"]]
-    return PromptPrior(list(stored[args.uid_column]), columns)
-
-
-def values_of(stored: datasets.Dataset, column: str) -> list:
-    """The values of a column; of a `ClassLabel`, which is stored as numbers, the names."""
-    kind = stored.features[column]
-    values = list(stored[column])
-    if isinstance(kind, datasets.ClassLabel):
-        return [None if value is None else kind.int2str(value) for value in values]
-    return values
-
-
-def text_length(prompt: str | list[dict[str, Any]]) -> int:
-    """Characters of a prompt, a text or a chat."""
-    if isinstance(prompt, str):
-        return len(prompt)
-    return sum(len(str(message.get("content") or "")) for message in prompt)
-
-
-def _stored_columns(
-    option: str,
-    names: Sequence[str | None],
-    dataset: datasets.Dataset | datasets.IterableDataset | None,
-) -> datasets.Dataset:
-    """The data set without a format; ValueError where it lacks a column that an option names."""
-    if not isinstance(dataset, datasets.Dataset):
-        raise ValueError(f"{option} needs a datasets.Dataset, got {type(dataset).__name__}")
-    for name in names:
-        if name not in dataset.column_names:
-            raise ValueError(f"{option} must be one of {dataset.column_names}, got {name!r}")
-    return dataset.with_format(None)
 
 
 def check_all(

@@ -56,10 +56,9 @@ def training_arguments(
     options = defaults | chosen | fixed | changes
     args = HfArgumentParser(GDROConfig).parse_dict(options)[0]  # type: ignore[arg-type]
     args._n_gpu = min(args.n_gpu, 1)  # as transformers does where one process has one GPU
-    # the data with these columns is not read yet; bins and prior change nothing checked here
+    # the data with this column is not read yet; bins change nothing checked here
     plain = copy(args)
     plain.group_column = None
-    plain.prior_columns = None
     check_training(args, make_controller(plain))
     return args
 
@@ -88,7 +87,6 @@ def _fixed_arguments(
         "gdro_preset": chosen.preset,
         "gdro_options": chosen.options,
         "group_column": chosen.groups,
-        "prior_columns": chosen.prior,
         "save_strategy": "steps",
         # the last checkpoint is evaluated: the best of noisy ones looks too good
         "load_best_model_at_end": False,

@@ -261,9 +261,6 @@ class Variant(Strict):
     """Arguments of GDROController and of the method."""
     groups: str | None = None
     """A column of the data whose values are the groups, in place of difficulty bins."""
-    prior: Annotated[list[str], Field(min_length=1)] | None = None
-    """Columns that predict the pass rate of prompts that were never sampled, such as `[prompt]` for
-    their length; see `GDROConfig.prior_columns`."""
     train: dict[str, Any] = Field({})
     """Changes to the profile's `train`."""
     model: dict[str, Any] = Field({})

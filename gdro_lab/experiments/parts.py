@@ -161,7 +161,7 @@ def make_parts(
     template = profile.train_of(variant).template
     with at_the_door():
         data = load_split(profile.task, tokenizer, held_out=held_out, template=template)
-    _check_columns(profile, variant, data.rows)
+    _check_groups(profile, variant, data.rows)
     return Parts(source, tokenizer, data, _identity_of_base(profile, choice.source, source))
 
 
@@ -172,29 +172,19 @@ def _identity_of_base(profile: Profile, named: str | None, folder: str) -> str:
     return identity_of(model_identity(named))
 
 
-def check_drawn_columns(profile: Profile, variants: Sequence[str]) -> None:
-    """Refuse (Refusal) groups and priors of tasks whose rows can be drawn without a model."""
-    named = [name for name in variants if _columns_of(profile, name)]
+def check_drawn_groups(profile: Profile, variants: Sequence[str]) -> None:
+    """Refuse (Refusal) groups of tasks whose rows can be drawn without a model."""
+    named = [name for name in variants if profile.variant(name).groups is not None]
     if named and profile.task.kind != "math":
         rows = draw_task(profile.task).eval
         for name in named:
-            _check_columns(profile, name, rows)
+            _check_groups(profile, name, rows)
 
 
-def _columns_of(profile: Profile, variant: str) -> list[str]:
-    """The columns that a variant's groups and prior are."""
-    if variant == BASE:
-        return []
-    chosen = profile.variant(variant)
-    groups = [] if chosen.groups is None else [chosen.groups]
-    return groups + (chosen.prior or [])
-
-
-def _check_columns(profile: Profile, variant: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse (Refusal) a variant whose groups or prior the data do not have."""
-    for column in _columns_of(profile, variant):
-        if column not in rows[0]:
-            raise Refusal(
-                f"groups and prior of variant {variant!r} must be among {sorted(rows[0])}, "
-                f"got {column!r}"
-            )
+def _check_groups(profile: Profile, variant: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse (Refusal) a variant whose groups the data do not have."""
+    column = None if variant == BASE else profile.variant(variant).groups
+    if column is not None and column not in rows[0]:
+        raise Refusal(
+            f"groups of variant {variant!r} must be among {sorted(rows[0])}, got {column!r}"
+        )

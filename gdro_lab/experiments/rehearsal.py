@@ -39,7 +39,6 @@ LEFT_OUT: dict[str, Any] = {
     "torch_compile": False,
     "report_to": "none",
     "group_column": None,
-    "prior_columns": None,
 }
 
 

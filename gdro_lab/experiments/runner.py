@@ -105,12 +105,12 @@ def check_runs(profile: Profile, out: Path) -> None:
 def make_bases(profile: Profile, cache_dir: str | Path) -> None:
     """Make the bases of all runs of a profile, and print where they are.
 
-    Refusal for groups and priors that the data lack, which may need the base's tokenizer to read.
+    Refusal for groups that the data lack, which may need the base's tokenizer to read.
     """
     for run in _one_of_each_base(list_runs(profile)):
         make_run_base(run, cache_dir)
     for name, variant in profile.variants.items():
-        if variant.groups is not None or variant.prior is not None:
+        if variant.groups is not None:
             from gdro_lab.experiments.parts import make_parts
 
             # held-out rows have these columns too, and to read them does not import Unsloth

@@ -36,7 +36,7 @@ from gdro_lab.experiments.callbacks import ProgressLines, StepCosts, used_gib
 from gdro_lab.experiments.on_the_way import Evaluations
 from gdro_lab.experiments.parts import (
     CACHE,
-    check_drawn_columns,
+    check_drawn_groups,
     check_machine,
     make_parts,
 )
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 def check_trainings(profile: Profile, variants: Sequence[str], *, evaluates: bool = False) -> None:
     """Refuse (Refusal) what cannot be trained and evaluated here, before anything is written."""
     check_machine(profile, variants, evaluates=evaluates)
-    check_drawn_columns(profile, variants)
+    check_drawn_groups(profile, variants)
     check_arguments(profile, variants)
 
 

@@ -15,7 +15,6 @@ from gdro import (
 from gdro.checks import build, check, check_array
 from gdro.groups import make_groups
 from gdro.metrics import pass_at_k
-from gdro.prior import PromptPrior
 from gdro_lab.intervals import bootstrap_interval
 from gdro_lab.toy import Game, World, play
 
@@ -81,7 +80,6 @@ COARSE = torch.zeros(2, 2, dtype=torch.bfloat16)  # which numpy cannot read
         (lambda: RolloutAdversary(2).allocate([4, -4]), ("bin_counts", "-4")),
         (lambda: RolloutAdversary(2).update([4, 4], [4, 1], [0, 0]), ("rollouts", "1")),
         (lambda: RolloutAdversary(2).update([4, 4], [4, 4], [0, np.inf]), ("observed", "inf")),
-        (lambda: PromptPrior(range(999), {"q": list(map(str, range(999)))}), ("'q'", "999")),
         (lambda: World(transfer=1.2), ("World", "transfer", "1.2")),
         (lambda: Game(eta=-1.0), ("Game", "eta", "-1.0")),
         (lambda: Game(method="ppo"), ("Game", "method", "'ppo'")),

@@ -91,7 +91,6 @@ MODEL = [
 ]
 VARIANT = [
     {"groups": "nobody"},
-    {"prior": ["nobody"]},
     {"label": "a$b_{$"},
     {"label": "a | b"},
     {"options": {"n_max": 2**31}},

@@ -55,7 +55,6 @@ def test_shipped_profiles_are_valid_from_anywhere(name, tmp_path, monkeypatch):
         ({"evaluation": {"at": [0.999]}}, "evaluation.at"),
         ({"evaluation": {"at": [0.5, 0.501]}}, "evaluation.at"),
         ({"variants": {"a": GRPO | {"train": {"num_generations": 32}}}}, "num_generations"),
-        ({"variants": {"a": GRPO | {"prior": []}}}, "variants.a.prior"),
         ({"variants": {"a": GRPO | {"train": {"eval_strategy": "maybe"}}}}, "'maybe'"),
         ({"one_task": False}, "evaluation.samples"),
         ({"one_task": False, "seeds": [0], "task": {"kind": "embedded", "seed": 1}}, "task.seed"),

@@ -5,7 +5,6 @@ import pytest
 from helpers import batch_of, method_of, play, prompts_of, run_of
 
 from gdro import GDROController, StaticGroups, theory
-from gdro.prior import PromptPrior
 
 
 def learned(rates, bins=None, run=None):
@@ -63,16 +62,6 @@ def test_without_data_all_prompts_are_alike():
     method = method_of("rollout_prompts")
     rollouts = method.allocate(batch_of(*[[0]] * 5), 20, np.random.default_rng(0))
     assert rollouts == pytest.approx([4] * 5)
-
-
-def test_a_prompt_prior_replaces_the_mean():
-    prior = PromptPrior(np.arange(40), {"level": np.arange(40) % 2})
-    controller = GDROController("rollout_prompts", prior=prior, seed=0)
-    rates = np.where(np.arange(20) % 2, 0.5, 0.02)
-    for seed in range(30):
-        play(controller, seed, np.arange(20), rates)
-    unseen = controller.plan(np.arange(20, 40)).rollouts
-    assert unseen[1::2].mean() > 2 * unseen[::2].mean()
 
 
 @pytest.mark.parametrize("name", ["rollout_prompts", "pkpo_rollouts"])

@@ -199,18 +199,6 @@ def test_a_checkpoint_of_grpo_trainer_is_a_start(base, tmp_path):
     assert (ended.state.global_step, ended.record) == (2, [])
 
 
-def test_a_prior_is_learned_and_resumed(base, tmp_path):
-    saves = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "gdro_method": "pivotal"}
-    saves |= {"prior_columns": ["prompt", "family"]}
-    whole = trained(base, tmp_path / "whole", **saves)
-    assert whole.controller.prior.visits == 6 * 8  # batches × prompts
-    shutil.rmtree(tmp_path / "whole" / "checkpoint-6")
-    resumed = trained(base, tmp_path / "whole", resume=True, **saves)
-    assert same_weights(whole, resumed)
-    uids = [row["uid"] for row in tiny_run.make_task().train]
-    np.testing.assert_equal(*[run.controller.prior.predict(uids) for run in (whole, resumed)])
-
-
 def test_a_run_that_had_ended_resumes_to_its_best_model(base, tmp_path):
     best = []
     for greater_is_better in (False, True):  # either way around, one is not the last

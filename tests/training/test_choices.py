@@ -39,13 +39,6 @@ def test_the_preset_of_the_paper_reaches_the_controller(tmp_path):
     assert unclipped.run.advantage_clip is None
 
 
-def test_a_prompt_counts_by_the_logarithm_of_its_length(tmp_path):
-    rows = [{"uid": n, "prompt": "x" * (3**n - 1)} for n in range(4)]  # log1p: even steps
-    prior = controller_of(tmp_path, rows, prior_columns=["prompt"]).prior
-    _, first, second, third = prior.features(np.arange(4))[:, -1]
-    assert third - second == pytest.approx(second - first)
-
-
 def test_several_gpus_in_one_process_are_refused(tmp_path):
     args = tiny_run.arguments(GDROConfig, tmp_path)
     several = SimpleNamespace(**vars(args) | {"n_gpu": 2})
@@ -113,10 +106,9 @@ def test_images_are_refused_where_the_policy_is_scored_again(tmp_path):
             check_data(args, make_controller(args).method, dataset, {})
 
 
-@pytest.mark.parametrize("option", [{"group_column": "level"}, {"prior_columns": ["prompt"]}])
-def test_columns_of_a_stream_are_refused_by_the_name_of_what_is_needed(tmp_path, option):
+def test_groups_of_a_stream_are_refused_by_the_name_of_what_is_needed(tmp_path):
     stream = Dataset.from_list([{"prompt": "1", "level": "a"}] * 8).to_iterable_dataset().map(dict)
-    args = tiny_run.arguments(GDROConfig, tmp_path, **option)
+    args = tiny_run.arguments(GDROConfig, tmp_path, group_column="level")
     with pytest.raises(ValueError, match=r"datasets\.Dataset"):
         make_controller(args, stream)
 

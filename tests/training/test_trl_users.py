@@ -670,17 +670,3 @@ def test_class_labels_are_groups_by_their_names(build):
     order = {"bins": {"groups": ["hard", "medium", "easy"]}}
     trainer = build("prompt", rows=rows, group_column="level", gdro_options=order)
     assert trainer.bin_names == ["hard", "medium", "easy"]
-
-
-def test_class_labels_are_categories_of_a_prior(tmp_path):
-    names = ["medium", "easy", "hard"]
-    rows = Dataset.from_list([row | {"level": row["uid"] % 3} for row in ROWS])
-    rows = rows.add_column("name", [names[level] for level in rows["level"]])
-    rows = rows.cast_column("level", ClassLabel(names=names))
-    features = [
-        make_controller(config_of(tmp_path, gdro_method="grpo", prior_columns=[column]), rows)
-        .prior.features(np.arange(12))
-        .tolist()
-        for column in ("level", "name")
-    ]
-    assert features[0] == features[1]
