@@ -86,7 +86,7 @@ def play_arm(profile_name: str, arm: str, engine: str, beta: float, steps: int) 
     from gdro.trainer import GDROTrainer
     from gdro.trl.models import load_model
     from gdro_lab.cpu_engine import reloadable
-    from gdro_lab.experiments.processes import set_up_process
+    from gdro_lab.experiments.jobs import set_up_process
     from gdro_lab.experiments.profile import load_trainings
     from gdro_lab.experiments.training import Training
 

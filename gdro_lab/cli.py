@@ -18,10 +18,7 @@ import click
 
 from gdro.checks import Refusal
 from gdro_lab import numerics
-from gdro_lab.command_options import CACHE_DIR, SEED, check_place
-from gdro_lab.experiments.processes import check_threads
-from gdro_lab.failures import in_one_line, is_full_disk, write_log
-from gdro_lab.microscope.commands import microscope
+from gdro_lab.microscope.commands import CACHE_DIR, SEED, microscope
 
 if TYPE_CHECKING:
     from gdro_lab.experiments.profile import Profile
@@ -33,21 +30,14 @@ MANY_CORES = 1_024
 
 
 class _InOneLine(click.Group):
-    """Prints one line in place of a traceback for an error of a subcommand that is not click's."""
+    """Prints one line in place of a traceback for what a subcommand refuses."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except Exception as error:
-            line = in_one_line(error)
-            is_full = is_full_disk(error)
-            is_refusal = isinstance(error, Refusal) and not is_full
-            if not is_refusal and not is_full:
-                line += f" ({write_log(error)})"
-            click.echo(f"gdro {ctx.invoked_subcommand}: {line}", err=True)
-            sys.exit(2 if is_refusal else 1)
+        except Refusal as error:
+            click.echo(f"gdro {ctx.invoked_subcommand}: {error}", err=True)
+            sys.exit(2)
 
 
 @click.group(cls=_InOneLine, context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,7 +47,6 @@ def main() -> None:
     encoding = locale.getpreferredencoding(False)
     if codecs.lookup(encoding).name != "utf-8":  # TRL would fail on its own files
         raise Refusal(f"files must be read as UTF-8, not as {encoding}: set PYTHONUTF8=1")
-    check_threads()  # before anything that starts them is imported
     numerics.fix()
     numerics.fix_engines()
 
@@ -72,14 +61,12 @@ CORES = click.option(
     type=click.IntRange(1, MANY_CORES),
     help="Jobs to run at once.",
 )
-RUNS = click.option(
-    "--runs", help="Folder of the runs.  [default: runs/PROFILE]", callback=check_place
-)
+RUNS = click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]")
 
 
 def _options_of_a_run(command: Callable) -> Callable:
     where = "Folder of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
-    folder = click.option("--folder", help=where, callback=check_place)
+    folder = click.option("--folder", help=where)
     command = folder(CACHE_DIR(command))
     command = click.option("--seed", type=SEED, help="[default: the profile's first]")(command)
     return PROFILE(click.argument("variant")(command))
@@ -125,11 +112,9 @@ def base_command(profile: str, cache_dir: str) -> None:
     """
     chosen = _load_trainings(profile)
     from gdro_lab.experiments.parts import check_installed
-    from gdro_lab.experiments.rehearsal import check_arguments
     from gdro_lab.experiments.runner import make_bases
 
     check_installed(chosen, list(chosen.variants), evaluates=True)
-    check_arguments(chosen, list(chosen.variants))
     make_bases(chosen, cache_dir)
 
 
@@ -194,12 +179,10 @@ def train_command(
     Example: gdro train tiny pivotal --seed 1
     """
     chosen, seed, where = _read_run(profile, variant, seed, folder)
-    from gdro_lab.experiments.processes import end_with_launcher, set_up_process
+    from gdro_lab.experiments.jobs import set_up_process
     from gdro_lab.experiments.training import Training, train_variant
 
     set_up_process()
-    if launched:
-        end_with_launcher()
     if batches is not None:
         with TemporaryDirectory() as nowhere:  # the launcher's copy of the profile goes there
             training = Training(chosen, variant, seed, Path(nowhere), cache_dir)
@@ -225,7 +208,7 @@ def evaluate_command(
     """
     chosen, seed, where = _read_run(profile, variant, seed, folder)
     from gdro_lab.experiments.evaluation import evaluate_variant
-    from gdro_lab.experiments.processes import set_up_process
+    from gdro_lab.experiments.jobs import set_up_process
 
     set_up_process()
     rows = evaluate_variant(chosen, variant, seed, where, cache_dir)
@@ -286,7 +269,7 @@ def report_command(profile: str, runs: str | None) -> None:
     "--rollouts", "num_generations", default=4, show_default=True, help="Mean rollouts per prompt."
 )
 @CORES
-@click.option("--runs", help="Folder of the runs.  [default: runs/arena]", callback=check_place)
+@click.option("--runs", help="Folder of the runs.  [default: runs/arena]")
 @CACHE_DIR
 def arena_command(
     worlds: str,

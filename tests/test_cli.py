@@ -123,7 +123,7 @@ def test_every_subcommand_has_help(name):
 def test_a_run_has_the_first_seed_of_its_profile_unless_another_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # the process of the tests keeps its handlers
-    monkeypatch.setattr("gdro_lab.experiments.processes.set_up_process", lambda: None)
+    monkeypatch.setattr("gdro_lab.experiments.jobs.set_up_process", lambda: None)
     profile = {"seeds": [3, 4], "one_task": True, "variants": {"grpo": {"method": "grpo"}}}
     Path("own.yaml").write_text(json.dumps(profile))
     seeds = []

@@ -116,15 +116,8 @@ def _default_arguments(
 def _check_options(chosen: dict[str, Any], fixed: dict[str, Any], types: dict[str, Any]) -> None:
     """Refuse options of `train` that are set elsewhere, do not resume, or have another type."""
     for name, value in chosen.items():
-        if name in fixed:
-            raise Refusal(
-                f"{name} must be left out: the rest of the profile determines it, got {value!r}"
-            )
-        if name in NOT_RESUMED:
-            raise Refusal(
-                f"{name} must be left out: a killed run would not resume as it was, got {value!r}"
-            )
-        if name in UNUSED:
-            raise Refusal(f"{name} must be left out: {UNUSED[name]}, got {value!r}")
+        if name in {*fixed, *NOT_RESUMED, *UNUSED}:
+            why = UNUSED.get(name, "the rest of the profile determines it, or it would not resume")
+            raise Refusal(f"{name} must be left out: {why}, got {value!r}")
         if name in types:  # TRL's parser checks no types: a text for a number would fail late
             check(name, value, types[name])

@@ -1,21 +1,16 @@
 """The blocks of a profile: each is a group of fields in its YAML file."""
 
-import math
 import os
 import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
 from gdro.checks import (
-    NonNegative,
     Positive,
     PositiveShare,
     Refusal,
-    Share,
-    check,
     options,
 )
 from gdro.trl.models import ModelOptions
@@ -25,31 +20,6 @@ from gdro_lab.tasks.world import BaseSettings, find_yaml, read_yaml
 BASE = "base"
 """The variant that is the model before training."""
 ACCELERATE = Path(__file__).parents[1] / "launch/accelerate"
-
-# Options of TRL and of LoRA whose bounds neither TRL nor peft checks before it trains.
-TRAIN_BOUNDS: dict[str, Any] = {
-    "beta": NonNegative,
-    "temperature": Positive,
-    "top_p": PositiveShare,
-    "top_k": BoundedNatural,
-    "min_p": Share | None,
-    "repetition_penalty": Positive,
-    "epsilon": NonNegative,
-    "epsilon_high": NonNegative | None,
-    "weight_decay": NonNegative,
-    "max_grad_norm": NonNegative,
-    "save_total_limit": BoundedCount | None,
-    "top_entropy_quantile": Share,
-    "loss_type": Literal["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"],
-}
-LORA_BOUNDS: dict[str, Any] = {
-    "r": BoundedCount,
-    "lora_alpha": Positive,
-    "lora_dropout": Share,
-    "target_modules": str | list[str] | None,
-    "use_rslora": bool,
-    "use_dora": bool,
-}
 
 
 class BaseChoice(BaseSettings):
@@ -73,23 +43,6 @@ class ModelChoice(ModelOptions):
     def is_unsloth(self) -> bool:
         """Whether Unsloth trains it."""
         return self.kind.startswith("unsloth")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        lora = self.lora or {}
-        for name in LORA_BOUNDS.keys() & lora.keys():
-            check(f"lora.{name}", lora[name], LORA_BOUNDS[name])
-
-
-def check_finite(options: Mapping[str, Any]) -> None:
-    """Refuse (Refusal) infinity and NaN, which no JSON file of a run can hold."""
-    for name, value in options.items():
-        if isinstance(value, dict):
-            check_finite(value)
-            continue
-        for number in value if isinstance(value, list) else [value]:
-            if isinstance(number, float) and not math.isfinite(number):
-                raise Refusal(f"{name} must be finite, got {number}: write 1.0e+9 for no bound")
 
 
 class TrainChoice(Strict):
@@ -121,14 +74,6 @@ class TrainChoice(Strict):
     """When TRL evaluates held-out prompts while training."""
     eval_prompts: BoundedCount = 128
     """The most held-out prompts that TRL evaluates while training."""
-
-    @model_validator(mode="after")
-    def _bounded(self) -> Self:
-        options = self.model_extra or {}
-        check_finite(options)
-        for name in TRAIN_BOUNDS.keys() & options.keys():
-            check(name, options[name], TRAIN_BOUNDS[name])
-        return self
 
     @property
     def generation_batches(self) -> int:
@@ -274,30 +219,4 @@ class Variant(Strict):
     def _is_written(self) -> Self:
         if re.search(r"[$|\n]", self.label):  # a formula, or the end of a cell
             raise ValueError(f"label must have no $, | or line end, got {self.label!r}")
-        for changes in (self.options, self.train, self.model):
-            check_finite(changes)
         return self
-
-
-SECRET_NAME = re.compile(r"(?:^|_)(?:token|password|passwd|secret|(?:api|access|private)_?key)$")
-SECRET_VALUE = re.compile(r"://[^/\s@]+:[^/\s@]+@|\b(?:hf|ghp|sk)[_-][A-Za-z0-9]{20,}")
-"""A user and a password in an address, or the token of a hub."""
-
-
-def check_secrets(name: str, value: Any) -> None:
-    """Refuse (Refusal) secrets, which would stand in records and checkpoints; never print one."""
-    fields: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, dict):
-        fields = value.items()
-    elif isinstance(value, list | tuple):
-        fields = ((name, one) for one in value)
-    for inner, one in fields:
-        check_secrets(str(inner), one)
-    # names of variables, as in `launch`, and special tokens, such as <eos>, are no secrets
-    if not isinstance(value, str) or value.startswith(("$", "<", "[")):
-        return
-    if SECRET_NAME.search(name.lower()) or SECRET_VALUE.search(value):
-        raise Refusal(
-            f"{name} must hold no secret, which records would keep: set HF_TOKEN, or another "
-            "variable of the environment, in place of it"
-        )

@@ -20,9 +20,9 @@ from gdro.metrics import count_distinct, is_correct
 from gdro.trl.models import stop_tokens
 from gdro_lab import numerics
 from gdro_lab.experiments.blocks import BASE, EvaluationChoice
+from gdro_lab.experiments.jobs import own_processes, report_progress
 from gdro_lab.experiments.memorization import first_of_each_family
-from gdro_lab.experiments.parts import CACHE, Parts, check_machine, make_parts
-from gdro_lab.experiments.processes import own_processes, report_progress
+from gdro_lab.experiments.parts import CACHE, Parts, check_installed, make_parts
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     EVALUATION,
@@ -70,8 +70,6 @@ def evaluate_variant(
             f"{folder} holds no training with the settings of profile {profile.name!r}: "
             "train it first"
         )
-    if not path.is_file():  # refuse before a model is loaded
-        check_machine(profile, [], evaluates=True)
     parts = make_parts(profile, variant, cache_dir, held_out=True, start=trained.get("start"))
     if trained.get("start", parts.start) != parts.start:
         raise Refusal(f"{folder} was trained from another base than {parts.source}: train it again")
@@ -81,7 +79,7 @@ def evaluate_variant(
     identity = identity_of(settings, seed, data.rows, parts.start)
     if path.is_file() and read_manifest(path, **place)["evaluation_identity"] == identity:
         return read_result(folder)["evaluation"]
-    check_machine(profile, [], evaluates=True)
+    check_installed(profile, [], evaluates=True)
     began = time.perf_counter()
     trained_model = None if variant == BASE else folder / "model"
     evaluation = _evaluate_saved(profile, variant, seed, parts._replace(data=data), trained_model)

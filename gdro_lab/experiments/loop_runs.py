@@ -15,9 +15,9 @@ import pandas as pd
 import transformers
 
 from gdro_lab import loop
+from gdro_lab.experiments.jobs import report_progress
 from gdro_lab.experiments.memorization import first_of_each_family, train_scores
 from gdro_lab.experiments.oracles import loop_controller, make_oracle
-from gdro_lab.experiments.processes import report_progress
 from gdro_lab.experiments.records import write_rows
 from gdro_lab.experiments.run import Run
 from gdro_lab.experiments.scores import score_families

@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from packaging.version import Version
 
 from gdro.checks import Refusal
@@ -35,32 +34,6 @@ class Parts(NamedTuple):
     data: Split
     start: str
     """What tells the base from another: equal on all machines for the same one."""
-
-
-def check_machine(profile: Profile, variants: Sequence[str], *, evaluates: bool) -> None:
-    """Refuse (Refusal) variants, and the evaluation, whose GPUs or packages are not here."""
-    check_installed(profile, variants, evaluates=evaluates)
-    needed = _gpus_of_this_machine(profile, variants, evaluates=evaluates)
-    found = torch.cuda.device_count()
-    if found < needed:
-        gpus = "1 GPU" if needed == 1 else f"{needed} GPUs"
-        raise Refusal(
-            f"profile {profile.name!r} needs {gpus} on this machine, and torch "
-            f"{torch.__version__} finds {found}: see docs/gpu-box.md, 1"
-        )
-
-
-def _gpus_of_this_machine(profile: Profile, variants: Sequence[str], *, evaluates: bool) -> int:
-    """How many GPUs the variants, and the evaluation, take here; 0 for a profile without GPUs."""
-    if not profile.gpus:
-        return 0
-    needed = 1
-    if variants:
-        needed = max(profile.launch.processes // profile.launch.machines, 1)
-    if evaluates and profile.evaluation.engine == "vllm":
-        choice = profile.evaluation
-        needed = max(needed, choice.data_parallel_size * choice.tensor_parallel_size)
-    return needed
 
 
 def check_installed(profile: Profile, variants: Sequence[str], *, evaluates: bool) -> None:
@@ -159,8 +132,7 @@ def make_parts(
     source = str(kept or make_base(profile.model_copy(update={"model": choice}), cache_dir))
     tokenizer = load_tokenizer(source)
     template = profile.train_of(variant).template
-    with at_the_door():
-        data = load_split(profile.task, tokenizer, held_out=held_out, template=template)
+    data = load_split(profile.task, tokenizer, held_out=held_out, template=template)
     _check_groups(profile, variant, data.rows)
     return Parts(source, tokenizer, data, _identity_of_base(profile, choice.source, source))
 
@@ -170,15 +142,6 @@ def _identity_of_base(profile: Profile, named: str | None, folder: str) -> str:
     if named is None or profile.cold_start is not None:
         return Path(folder).name
     return identity_of(model_identity(named))
-
-
-def check_drawn_groups(profile: Profile, variants: Sequence[str]) -> None:
-    """Refuse (Refusal) groups of tasks whose rows can be drawn without a model."""
-    named = [name for name in variants if profile.variant(name).groups is not None]
-    if named and profile.task.kind != "math":
-        rows = draw_task(profile.task).eval
-        for name in named:
-            _check_groups(profile, name, rows)
 
 
 def _check_groups(profile: Profile, variant: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -24,7 +24,6 @@ from gdro_lab.experiments.blocks import (
     ModelChoice,
     TrainChoice,
     Variant,
-    check_secrets,
 )
 from gdro_lab.experiments.oracles import loop_controller
 from gdro_lab.experiments.profile_checks import (
@@ -37,7 +36,6 @@ from gdro_lab.experiments.profile_checks import (
     check_worlds,
 )
 from gdro_lab.experiments.spelling import import_methods, read_spelling
-from gdro_lab.failures import at_the_door
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
 from gdro_lab.tasks.base import BaseSize, BoundedNatural, Name, Strict
 from gdro_lab.tasks.cold_start import ColdStart
@@ -130,12 +128,6 @@ class Profile(Strict):
     """Size of all bases, in place of the worlds' own."""
     baseline: str = "grpo"
     """The method that others are compared with."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_secrets(cls, fields: Any) -> Any:
-        check_secrets("profile", fields)
-        return fields
 
     @field_validator("model", mode="before")
     @classmethod
@@ -326,7 +318,6 @@ class Profile(Strict):
         return prompts, total / prompts
 
 
-@at_the_door()
 def load_profile(name: str | Path) -> Profile:
     """Read a shipped profile, or the .yaml file at a path; Refusal for whatever is wrong.
 
@@ -338,7 +329,6 @@ def load_profile(name: str | Path) -> Profile:
     return make_profile(path, {"name": path.stem, **fields})
 
 
-@at_the_door()
 def make_profile(where: str | Path, fields: dict[str, Any]) -> Profile:
     """A profile of these fields; Refusal, with where they are from, for whatever is wrong."""
     try:

@@ -20,7 +20,6 @@ from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.figures import paper_figures, select_runs
 from gdro_lab.experiments.memorization import train_scores
-from gdro_lab.experiments.processes import check_folder
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import TOTALS, read_result, totals
 from gdro_lab.experiments.run import list_runs
@@ -299,8 +298,6 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     runs_dir = Path(runs_dir)
     results = runs_dir / "results"
     figures_dir = runs_dir / "figures"
-    for folder in (results, figures_dir):
-        check_folder(folder)
     runs = read_runs(profile, runs_dir)
     use_style()
     spending = spending_table(profile, runs)

@@ -7,12 +7,13 @@ called, since the console's process does not import torch.
 
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gdro_lab import numerics
-from gdro_lab.experiments.jobs import Job, Jobs
-from gdro_lab.experiments.processes import only_process_in, own_processes
+from gdro_lab.experiments.jobs import Job, only_process_in, own_processes, run_jobs
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.run import Run, check_loops, list_runs
 from gdro_lab.experiments.spelling import import_methods
@@ -52,54 +53,50 @@ def run_profile(profile: Profile, cores: int, runs_dir: str | Path | None, cache
         numerics.leave_torch_free()
     runs = Path(runs_dir or f"runs/{profile.name}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as on Ctrl-C
+    logs = runs / "logs"
     is_bare = profile.gpus or any(profile.model_of(v).is_unsloth for v in profile.variants)
-    jobs = Jobs(
-        profile,
-        runs / "logs",
+    run = partial(
+        run_jobs,
+        logs=logs,
         workers=1 if profile.gpus else cores,
         preload=[] if is_bare else IMPORTED[profile.backend],
+        methods_from=profile.methods_from,
     )
+    if profile.backend == "loop":
+        check_loops(profile, runs)
     try:
-        jobs.check(Job("check", check_runs, (profile, runs)))
         with only_process_in(runs):
-            jobs.logs.mkdir(exist_ok=True)
-            print(f"profile {profile.name}: {profile.cost}; logs in {jobs.logs}/", flush=True)
-            _run_jobs(jobs, profile, runs, cache_dir)
+            logs.mkdir(exist_ok=True)
+            print(f"profile {profile.name}: {profile.cost}; logs in {logs}/", flush=True)
+            failed = _run_all(run, profile, runs, cache_dir)
     except KeyboardInterrupt:
         print("stopped; the same command resumes", file=sys.stderr)
         return 130
-    for line in jobs.failed.values():
+    for line in failed.values():
         print(line, file=sys.stderr)
-    return 1 if jobs.failed else 0
+    return 1 if failed else 0
 
 
-def _run_jobs(jobs: Jobs, profile: Profile, out: Path, cache_dir: str) -> None:
-    """Make bases, play runs, and print the tables of them."""
+def _run_all(
+    run: Callable[[list[Job]], dict[str, str]], profile: Profile, out: Path, cache_dir: str
+) -> dict[str, str]:
+    """Make bases, play runs, and print the tables of them; what failed."""
     in_loop = profile.backend == "loop"
     # a run of "trl" has more than one file, and finds out itself what is done
-    runs = [run for run in list_runs(profile) if not (in_loop and run.file(out).exists())]
+    runs = [one for one in list_runs(profile) if not (in_loop and one.file(out).exists())]
     bases = _one_of_each_base(runs)
-    jobs.run([Job(run.base, make_run_base, (run, cache_dir)) for run in bases])
-    runs = [run for run in runs if run.base not in jobs.failed]
-    jobs.run([Job(run.title, play_run, (run, out, cache_dir)) for run in runs])
+    failed = run([Job(one.base, make_run_base, (one, cache_dir)) for one in bases])
+    runs = [one for one in runs if one.base not in failed]
+    failed |= run([Job(one.title, play_run, (one, out, cache_dir)) for one in runs])
     # the loop's table is of pairs by replicate, so complete pairs can be shown
-    if jobs.failed and not in_loop:
-        return
-    jobs.run([Job("report", make_report, (profile, out))])
-    if "report" not in jobs.failed:
+    if failed and not in_loop:
+        return failed
+    failed |= run([Job("report", make_report, (profile, out))])
+    if "report" not in failed:
         for file in printed(profile, out):
             print(file.read_text(encoding="utf-8"))
         print(f"tables and figures: {out}/")
-
-
-def check_runs(profile: Profile, out: Path) -> None:
-    """Refuse (Refusal) what could not be trained, before anything is written."""
-    if profile.backend == "loop":
-        check_loops(profile, out)
-    else:
-        from gdro_lab.experiments.training import check_trainings
-
-        check_trainings(profile, list(profile.variants), evaluates=True)
+    return failed
 
 
 def make_bases(profile: Profile, cache_dir: str | Path) -> None:

@@ -33,14 +33,9 @@ from gdro.trl.unsloth import import_unsloth
 from gdro_lab import numerics
 from gdro_lab.experiments.arguments import Lengths, training_arguments
 from gdro_lab.experiments.callbacks import ProgressLines, StepCosts, used_gib
+from gdro_lab.experiments.jobs import free_port, only_process_in
 from gdro_lab.experiments.on_the_way import Evaluations
-from gdro_lab.experiments.parts import (
-    CACHE,
-    check_drawn_groups,
-    check_machine,
-    make_parts,
-)
-from gdro_lab.experiments.processes import LAUNCHER, check_folder, free_port, only_process_in
+from gdro_lab.experiments.parts import CACHE, check_installed, make_parts
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     ON_THE_WAY,
@@ -53,20 +48,11 @@ from gdro_lab.experiments.records import (
     write_manifest,
     write_table,
 )
-from gdro_lab.experiments.rehearsal import check_arguments
-from gdro_lab.failures import at_the_door
 from gdro_lab.machine import describe_machine
 from gdro_lab.tasks import load_split
 
 if TYPE_CHECKING:
     from gdro.trainer import GDROConfig, GDROTrainer
-
-
-def check_trainings(profile: Profile, variants: Sequence[str], *, evaluates: bool = False) -> None:
-    """Refuse (Refusal) what cannot be trained and evaluated here, before anything is written."""
-    check_machine(profile, variants, evaluates=evaluates)
-    check_drawn_groups(profile, variants)
-    check_arguments(profile, variants)
 
 
 def train_variant(
@@ -77,8 +63,6 @@ def train_variant(
     With several machines (`launch`), each must call it. All but the first return an empty record.
     Refusal for a folder in which another process trains.
     """
-    # before the lock, which makes the folder: what is refused writes nothing
-    check_folder(Path(folder))
     training = Training(profile, variant, seed, Path(folder), cache_dir)
     # one lock for each machine: several write into one folder on a shared disk
     machine = profile.launch.machine
@@ -99,11 +83,10 @@ class Training:
         self, profile: Profile, variant: str, seed: int, folder: Path, cache_dir: str | Path = CACHE
     ) -> None:
         profile.variant(variant)  # refuses the base
-        check_machine(profile, [variant], evaluates=False)
+        check_installed(profile, [variant], evaluates=False)
         model = profile.model_of(variant)
         if model.is_unsloth:
             import_unsloth(model.standby)  # it comes before TRL
-        check_trainings(profile, [variant])
         profile = profile.drawn(seed)
         self.profile = profile
         self.variant = variant
@@ -219,8 +202,7 @@ class Training:
 
     def run(self, callbacks: Sequence[TrainerCallback] = ()) -> None:
         """Train in this process, which may be one of several that a launcher started, and save."""
-        with at_the_door():
-            trainer = self.make_trainer(callbacks)
+        trainer = self.make_trainer(callbacks)
         from accelerate.utils import gather_object
 
         if len(set(gather_object([self.identity]))) > 1:
@@ -340,7 +322,6 @@ class Training:
     def launch(self, *options: str) -> None:
         """Start the processes that the profile asks for; of several machines, this one's."""
         # its output appears in Jupyter, and it ends if this process is interrupted
-        os.environ[LAUNCHER] = str(os.getpid())  # so that nothing is left if this is killed
         code = subprocess.run(self.command(*options), check=False).returncode
         if code:
             raise RuntimeError(f"the launched training failed with exit code {code}")

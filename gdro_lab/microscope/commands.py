@@ -6,8 +6,11 @@ from typing import Any
 import click
 
 from gdro_lab import numerics
-from gdro_lab.command_options import CACHE_DIR, SEED
-from gdro_lab.failures import at_the_door
+
+SEED = click.IntRange(0, 2**32 - 1)
+CACHE_DIR = click.option(
+    "--cache-dir", default=".cache/bases", show_default=True, help="Where models are kept."
+)
 
 
 @click.group("microscope")
@@ -119,8 +122,7 @@ def judge_command(
         played["plays"] = 8
     setting = Setting(**played)
     found = read_pool(pool)
-    with at_the_door():
-        theirs = judge(found, variants[baseline].method, setting, **variants[baseline].options)
+    theirs = judge(found, variants[baseline].method, setting, **variants[baseline].options)
     refused = False
     for method in methods:
         variant = variants[method]

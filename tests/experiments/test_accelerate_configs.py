@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from gdro.checks import Refusal
 from gdro_lab.experiments import training as experiment
-from gdro_lab.experiments.processes import free_port
+from gdro_lab.experiments.jobs import free_port
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import read_manifest, read_table
 

@@ -217,7 +217,7 @@ def written(folder):
 
 def assert_refused(folder, words, monkeypatch, named=""):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("gdro_lab.experiments.processes.set_up_process", lambda: None)
+    monkeypatch.setattr("gdro_lab.experiments.jobs.set_up_process", lambda: None)
     before = written(folder)
     ended = CliRunner().invoke(main, words)
     assert ended.exit_code == 2, (ended.output, ended.exception)

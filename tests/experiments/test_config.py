@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from conftest import SMALL_PROFILE, TRAINS
+from gdro_lab.experiments.rehearsal import check_arguments
 
 from gdro_lab.experiments import evaluation, parts, training
 from gdro_lab.experiments.arguments import Lengths, training_arguments
 from gdro_lab.experiments.blocks import TrainChoice
 from gdro_lab.experiments.profile import PROFILES, load_profile, repository
-from gdro_lab.experiments.rehearsal import check_arguments
 from gdro_lab.experiments.run import list_runs
 
 pytestmark = TRAINS

@@ -330,7 +330,7 @@ def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(
 def test_some_steps_are_tried_and_leave_nothing(made, profile_of, tmp_path, monkeypatch):
     profile = profile_of(train=TRAIN | {"updates_per_step": 2})
     (tmp_path / "own.yaml").write_text(profile.model_dump_json(exclude_unset=True))  # JSON is YAML
-    monkeypatch.setattr("gdro_lab.experiments.processes.set_up_process", lambda: None)
+    monkeypatch.setattr("gdro_lab.experiments.jobs.set_up_process", lambda: None)
     words = ["train", "own.yaml", "both", "--try=2", f"--cache-dir={made[2]}"]
     ended = gdro(tmp_path, *words)
     assert ended.exit_code == 0, ended.output

@@ -16,8 +16,7 @@ import yaml
 from conftest import PATIENCE, SMALL_PROFILE
 from processes import REPOSITORY, gdro
 
-from gdro_lab.experiments.jobs import Job, Jobs
-from gdro_lab.experiments.processes import LAUNCHER, free_port, only_process_in
+from gdro_lab.experiments.jobs import LAUNCHER, Job, Jobs, free_port, only_process_in
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import read_result
 
@@ -171,7 +170,7 @@ def test_a_job_that_is_killed_is_named_and_stops_no_other(tmp_path):
 
 
 def test_what_is_launched_ends_with_the_process_that_started_its_launcher():
-    code = "from gdro_lab.experiments.processes import end_with_launcher; import time;"
+    code = "from gdro_lab.experiments.jobs import end_with_launcher; import time;"
     code += "end_with_launcher(); print('up', flush=True); time.sleep(600)"
     with subprocess.Popen(["sleep", "600"]) as first:
         environment = ENVIRONMENT | {LAUNCHER: str(first.pid)}
@@ -185,7 +184,7 @@ def test_what_is_launched_ends_with_the_process_that_started_its_launcher():
 
 def test_what_a_process_has_started_ends_with_it():
     """As a training with vLLM, whose process is a child of the run's."""
-    code = "import time; from gdro_lab.experiments.processes import own_processes, set_up_process\n"
+    code = "import time; from gdro_lab.experiments.jobs import own_processes, set_up_process\n"
     code += "if __name__ == '__main__':\n set_up_process()\n with own_processes(1) as pool:\n"
     code += "  pool.submit(abs, 0).result()\n  task = pool.submit(time.sleep, 600)\n"
     code += "  print('up', flush=True)\n  task.result()"
