@@ -16,8 +16,7 @@ import yaml
 from conftest import PATIENCE, SMALL_PROFILE
 from processes import REPOSITORY, gdro
 
-from gdro_lab.experiments.jobs import LAUNCHER, Job, Jobs, free_port, only_process_in
-from gdro_lab.experiments.profile import load_profile
+from gdro_lab.experiments.jobs import Job, free_port, run_jobs
 from gdro_lab.experiments.records import read_result
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
@@ -159,27 +158,12 @@ def test_stopped_or_killed_it_ends_its_jobs(runs, how):
 
 def test_a_job_that_is_killed_is_named_and_stops_no_other(tmp_path):
     """As the kernel does where memory runs out."""
-    (tmp_path / "logs").mkdir()
-    preload = ["gdro_lab.experiments.jobs", "torch"]
-    jobs = Jobs(load_profile("tiny"), tmp_path / "logs", 2, preload)
     kill = Job("killed", signal.raise_signal, (signal.SIGKILL,))
-    jobs.run([kill, *(Job(f"quick {i}", id, (i,)) for i in range(4))])
-    assert list(jobs.failed) == ["killed"]
-    assert jobs.failed["killed"].startswith("killed failed: its process was killed")
-    assert len(list(jobs.logs.glob("quick-*.log"))) == 4
-
-
-def test_what_is_launched_ends_with_the_process_that_started_its_launcher():
-    code = "from gdro_lab.experiments.jobs import end_with_launcher; import time;"
-    code += "end_with_launcher(); print('up', flush=True); time.sleep(600)"
-    with subprocess.Popen(["sleep", "600"]) as first:
-        environment = ENVIRONMENT | {LAUNCHER: str(first.pid)}
-        command = [sys.executable, "-c", code]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as launched:
-            assert launched.stdout.readline() == b"up\n"
-            first.kill()
-            first.wait()
-            assert launched.wait(timeout=PATIENCE) == -signal.SIGTERM
+    jobs = [kill, *(Job(f"quick {i}", id, (i,)) for i in range(4))]
+    failed = run_jobs(jobs, tmp_path, 2, ["gdro_lab.experiments.jobs", "torch"])
+    assert list(failed) == ["killed"]
+    assert failed["killed"].startswith("killed failed: its process was killed")
+    assert len(list(tmp_path.glob("quick-*.log"))) == 4
 
 
 def test_what_a_process_has_started_ends_with_it():
@@ -196,18 +180,6 @@ def test_what_a_process_has_started_ends_with_it():
         assert first.wait(timeout=PATIENCE) == 143
     assert started
     assert psutil.wait_procs(started, timeout=PATIENCE)[1] == []
-
-
-def test_a_folder_in_which_nothing_was_written_does_not_stay(tmp_path):
-    there = tmp_path / "there"
-    there.mkdir()
-    folder = there / "new" / "run"
-    with only_process_in(folder):
-        (folder / "empty").mkdir()
-    assert list(tmp_path.rglob("*")) == [there]  # it was there before
-    with only_process_in(folder):
-        (folder / "record.jsonl").touch()
-    assert (folder / "record.jsonl").exists()
 
 
 def test_runs_of_one_seed_get_different_ports():
@@ -243,11 +215,3 @@ def test_a_second_run_in_a_folder_leaves_the_first_alone(runs):
     assert process.returncode == 130
     assert jobs
     assert psutil.wait_procs(jobs, timeout=PATIENCE)[1] == []
-
-
-def test_what_is_refused_leaves_nothing(tmp_path):
-    """By the check before the jobs, in a process of its own."""
-    code, printed = run(tmp_path, {"train": SMALL_PROFILE["train"] | {"adam_beta1": 2.0}})
-    assert code == 2, printed
-    assert len(printed.splitlines()) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
