@@ -10,9 +10,9 @@ from gdro_lab.tasks.answers import Compare, KeyReader, Reader, Several
 from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict
 from gdro_lab.tasks.embedded import DEFAULT_SPEC, EmbeddedSpec
 from gdro_lab.tasks.fields import ChoiceReader
-from gdro_lab.tasks.files import stem_of
 from gdro_lab.tasks.math_data import Source, named_source, own_source
 from gdro_lab.tasks.math_sets import MATH_SPECS, AnyReader, Schema
+from gdro_lab.tasks.sources import stem_of
 
 
 class EmbeddedChoice(Strict):
@@ -116,7 +116,7 @@ class SourceChoice(Strict):
     """A source of problems with its own settings; a plain name sets only `source`."""
 
     source: str
-    """A named set, a file (see `gdro_lab.tasks.files.KINDS`), a folder, or a hub id."""
+    """A named set, a file (see `gdro_lab.tasks.sources.KINDS`), a folder, or a hub id."""
     name: str | None = None
     """What its rows are called; by default the set's name, or the last part of `source`."""
     config: str | None = None

@@ -40,9 +40,16 @@ from gdro_lab.tasks.fields import (
     refuse_nested,
     text_of,
 )
-from gdro_lab.tasks.files import RawRow, WrittenNumber, check_path, stem_of
 from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
-from gdro_lab.tasks.sources import Place, find_place, read_raw_rows
+from gdro_lab.tasks.sources import (
+    Place,
+    RawRow,
+    WrittenNumber,
+    check_path,
+    find_place,
+    read_raw_rows,
+    stem_of,
+)
 
 # 1.250,50 and 4,5; dates and lists are none
 WITH_COMMA = re.compile(r"(?<![\d.,])(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?(?![.,]?\d)")
@@ -182,15 +189,13 @@ def read_problems(
             else than texts and numbers, or if nearly all rows would be left out.
     """
     rows = read_raw_rows(source.place, source.schemas[0].has_header)
-    schema = _find_schema(source, [row for row in rows if not row.fault])
+    schema = _find_schema(source, rows)
     problems: dict[str, Problem] = {}
     faults = []
     repeats = []
     for row in rows:
         label = f"{source.name}, {row.label}"
         try:
-            if row.fault:
-                raise ValueError(row.fault)
             problem = _read_problem(source, schema, row, several)
             if compare == "math":
                 for key in problem.keys:

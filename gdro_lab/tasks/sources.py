@@ -1,22 +1,41 @@
-"""Where problems come from: files, folders and data sets of the hub."""
+"""Where problems come from, and their rows: files, folders and data sets of the hub.
 
+An answer key must arrive as it was written: cells of tables and numbers of JSON stay texts, where
+readers that guess types make 7 of "007" and a date of "2020-01-01".
+"""
+
+import bz2
+import gzip
+import json
+import lzma
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
-from gdro_lab.tasks.files import (
-    KINDS,
-    RawRow,
-    check_path,
-    kind_of,
-    read_file,
-    rows_of_arrow,
-    stem_of,
-)
+from gdro.files import without_repeats
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+LINES = (".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv")
+KINDS = (*LINES, ".json", *TABLES, ".parquet")
+PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+class WrittenNumber(str):
+    """A number in JSON, as it was written: 1e-7 stays 1e-7, and 2.50 stays 2.50."""
+
+
+class RawRow(NamedTuple):
+    """A row of a source."""
+
+    columns: Any
+    """A mapping; of a table without a header, the list of its cells."""
+    label: str
+    """What names it in a report."""
+    part: str = ""
+    """The name of its file without the ending, where a source has several."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +52,19 @@ class Place:
         return ", ".join(map(str, self.paths)) or self.hub_id
 
 
+def split_name(path: Path) -> tuple[str, str, str]:
+    """The stem of a file, the ending that says how it is read, and that of its compression."""
+    packed = path.suffix.lower() if path.suffix.lower() in PACKED else ""
+    bare = path.with_suffix("") if packed else path
+    kind = bare.suffix.lower()
+    return (bare.stem, kind, packed) if kind in KINDS else (path.stem, kind, packed)
+
+
+def stem_of(path: Path) -> str:
+    """The name of a file without its endings: `sums` of sums.jsonl.gz."""
+    return split_name(path)[0]
+
+
 def find_place(source: str, config: str | None = None, split: str | None = None) -> Place:
     """Where a source is that is not a named set.
 
@@ -42,14 +74,12 @@ def find_place(source: str, config: str | None = None, split: str | None = None)
     path = Path(source)
     if path.exists():
         check_path(path)
-        if path.is_dir() and config and not (path / "README.md").is_file():
-            raise ValueError(f"a folder without README.md has no config, got {config!r}")
         if path.is_file() and (config or split):
             raise ValueError(
                 f"a file has neither config nor split, got {config!r} and {split!r} for {source!r}"
             )
         return Place((path,), source, config, split or "train")
-    if kind_of(path) in KINDS:
+    if split_name(path)[1] in KINDS:
         raise ValueError(f"the file {source!r} is not there (looked in {Path.cwd()})")
     if not HUB_ID.fullmatch(source):
         kinds = "a named set, a file, a folder or a hub id such as openai/gsm8k"
@@ -57,89 +87,83 @@ def find_place(source: str, config: str | None = None, split: str | None = None)
     return Place((), source, config, split or "train")
 
 
+def check_path(path: Path) -> None:
+    """Refuse (ValueError) a path that is no folder and no file of a known kind."""
+    if not path.is_dir() and not (path.is_file() and split_name(path)[1] in KINDS):
+        raise ValueError(
+            f"a source must be a folder, or a file that ends in {', '.join(KINDS)}, perhaps with "
+            f"{', '.join(PACKED)} behind it, got {str(path)!r}"
+        )
+
+
 def read_raw_rows(place: Place, has_header: bool = True) -> list[RawRow]:
-    """All rows of a source, numbered from 0, those that cannot be read with their fault.
-
-    Args:
-        place: where the source is.
-        has_header: whether the first line of a table names its columns.
-
-    Raises:
-        ValueError: if a file, a folder or the hub cannot be read at all.
-    """
-    if len(place.paths) < 2:
-        return _numbered(_read(place.paths[0] if place.paths else None, place, has_header))
+    """All rows of a source, numbered from 0; ValueError if it cannot be read."""
     rows: list[RawRow] = []
-    for path in place.paths:
-        part = _numbered(_read(path, place, has_header), f"{path.name}, ")
-        rows += [row._replace(part=stem_of(path)) for row in part]
+    several = len(place.paths) > 1
+    for path in place.paths or (None,):
+        try:
+            values = _read(path, place, has_header)
+        except Exception as error:  # each library has errors of its own
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(f"{path or place.hub_id} cannot be read ({reason})") from error
+        prefix = f"{path.name}, " if path and several else ""
+        part = stem_of(path) if path and several else ""
+        rows += [RawRow(row, f"{prefix}row {n}", part) for n, row in enumerate(values)]
     return rows
 
 
-def _numbered(rows: Iterable[RawRow], prefix: str = "") -> list[RawRow]:
-    return [row._replace(label=f"{prefix}row {number}") for number, row in enumerate(rows)]
-
-
-def _read(path: Path | None, place: Place, has_header: bool) -> list[RawRow]:
+def _read(path: Path | None, place: Place, has_header: bool) -> list[Any]:
     """The rows of a file, a folder or, where there is no path, the hub."""
-    try:
-        if path is None:
-            import datasets
-
-            found = datasets.load_dataset(place.hub_id, place.config, split=place.split)
-            return rows_of_arrow(found.with_format("arrow")[:])
-        if not path.is_dir():
-            return read_file(path, has_header)
-        if any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
-            return _read_saved(path, place.split)
-        return _read_folder(path, place, has_header)
-    except Exception as error:  # each library has errors of its own
-        reason = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{path or place.hub_id} cannot be read ({reason})") from error
-
-
-def _read_saved(path: Path, split: str) -> list[RawRow]:
-    """A data set that `save_to_disk` wrote."""
+    if path is not None and path.is_file():
+        return read_file(path, has_header)
     import datasets
 
-    saved = datasets.load_from_disk(str(path))
-    if isinstance(saved, datasets.DatasetDict):
-        _check_split(split, saved)
-        saved = saved[split]
-    return rows_of_arrow(saved.with_format("arrow")[:])
+    if path is not None and (path / "dataset_info.json").is_file():
+        return datasets.load_from_disk(str(path)).to_list()
+    if path is not None and (path / "dataset_dict.json").is_file():
+        return datasets.load_from_disk(str(path))[place.split].to_list()
+    where = place.hub_id if path is None else str(path)
+    return datasets.load_dataset(where, place.config, split=place.split).to_list()
 
 
-def _read_folder(path: Path, place: Place, has_header: bool) -> list[RawRow]:
-    """A folder of files, or a downloaded hub folder."""
-    import datasets
+def read_file(path: Path, has_header: bool = True) -> list[Any]:
+    """All rows of a file; ValueError if it is not what its ending says."""
+    _, kind, packed = split_name(path)
+    if kind == ".parquet":
+        from pyarrow import parquet
 
-    # the configs of a downloaded hub folder are in its README; a bare folder has none
-    config = place.config if (path / "README.md").is_file() else None
-    with TemporaryDirectory() as cache:
-        builder = datasets.load_dataset_builder(str(path), config, cache_dir=cache)
-    files = {str(name): paths for name, paths in builder.config.data_files.items()}
-    if not (path / "README.md").is_file():
-        _check_others(path, {Path(file).resolve() for part in files.values() for file in part})
-    rows: dict[str, list[RawRow]] = {}
-    for name in (part.partition("[")[0].strip() for part in place.split.split("+")):
-        _check_split(name, files)
-        rows[name] = [row for file in files[name] for row in _read(Path(file), place, has_header)]
-    counts = {name: len(part) for name, part in rows.items()}
-    parts = datasets.ReadInstruction.from_spec(place.split).to_absolute(counts)
-    return [row for part in parts for row in rows[part.splitname][part.from_ : part.to]]
+        return parquet.read_table(path).to_pylist()
+    with PACKED.get(packed, open)(path, "rt", encoding="utf-8-sig", newline="") as stream:
+        if kind in TABLES:
+            import pandas as pd
 
-
-def _check_others(folder: Path, taken: set[Path]) -> None:
-    """Refuse a folder with a file of rows that is in none of its splits."""
-    for file in sorted(folder.rglob("*")):
-        inner = file.relative_to(folder)
-        is_hidden = any(part.startswith((".", "__")) for part in inner.parts)
-        # a .json file may describe the others
-        is_table = kind_of(file) in KINDS and kind_of(file) != ".json"
-        if is_table and not is_hidden and file.resolve() not in taken:
-            raise ValueError(f"{inner} is in none of its splits: name the files")
+            header = 0 if has_header else None
+            sep = "\t" if kind == ".tsv" else None
+            table = pd.read_csv(
+                stream, sep=sep, header=header, dtype=str, keep_default_na=False, engine="python"
+            )
+            return table.to_dict("records") if has_header else table.to_numpy().tolist()
+        text = stream.read()
+    if kind in LINES:
+        rows = [_parse(line) for line in text.splitlines() if line.strip()]
+    else:
+        value = _parse(text)
+        lists = [part for part in value.values() if isinstance(part, list)] if _is(value) else []
+        rows = value if isinstance(value, list) else lists[0] if len(lists) == 1 else [value]
+    if not all(map(_is, rows)):
+        raise ValueError("each row must be an object with columns")
+    return rows
 
 
-def _check_split(split: str, splits: Iterable[str]) -> None:
-    if split not in splits:
-        raise ValueError(f"it has the splits {sorted(splits)} and not {split!r}")
+def _is(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _parse(text: str) -> Any:
+    """A JSON value whose numbers stay the texts that were written."""
+    return json.loads(
+        text,
+        parse_int=WrittenNumber,
+        parse_float=WrittenNumber,
+        object_pairs_hook=without_repeats,
+    )
