@@ -21,12 +21,6 @@ KeyReader = Literal["boxed", "hash", "last_number", "whole", "tags", "number"]
 """Where a column has the answer key. "number" is a column that must hold a number, perhaps with a
 unit, such as `9 (apples)`."""
 
-Several = Literal["any", "all"]
-"""Whether any of several keys is right, or only all of them."""
-
-Compare = Literal["math", "text"]
-"""Whether answers are compared as mathematics, or as texts."""
-
 REQUESTS: dict[Reader, str] = {
     "boxed": "{problem}\n\nPlease reason step by step, and put {answer} within \\boxed{}.",
     "hash": "{problem}\n\nPlease reason step by step, and write {answer} after ####.",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from gdro_lab.tasks.answers import Compare, KeyReader, Reader, Several
+from gdro_lab.tasks.answers import KeyReader, Reader
 from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict
 from gdro_lab.tasks.embedded import DEFAULT_SPEC, EmbeddedSpec
 from gdro_lab.tasks.fields import ChoiceReader
@@ -70,7 +70,7 @@ class Columns(Strict):
     solution: Column | None = None
     """A worked solution, which a cold start teaches; it may be empty."""
 
-    def read_by(self, reader: AnyReader, decimal: Literal[".", ","]) -> Schema:
+    def read_by(self, reader: AnyReader) -> Schema:
         """The schema of these columns, with the key read in this way."""
         problem = _names(self.problem)
         choices = () if self.choices is None else _names(self.choices)
@@ -92,7 +92,6 @@ class Columns(Strict):
             group=None if self.group is None else str(self.group),
             solution=None if self.solution is None else str(self.solution),
             choices=choices,
-            decimal=decimal,
             has_header=not any(places),
         )
 
@@ -153,16 +152,6 @@ class MathChoice(Strict):
     """The columns of all sources that are not named sets and have none of their own."""
     answer: AnyReader = "whole"
     """How the answer column of these sources holds the key."""
-    decimal: Literal[".", ","] = "."
-    """The sign before the decimals of their keys that are texts; with a comma, a point separates
-    thousands."""
-    several: Several | None = None
-    """Where the answer column has a list: whether any of its answers is right, or all of them are
-    wanted. None refuses a list."""
-    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """How far a number may be from its key, as a share of the key."""
-    compare: Compare = "math"
-    """Whether answers are compared as mathematics, or as texts."""
     completion: Reader = "boxed"
     """How the answer is read from a completion."""
     request: str | None = None
@@ -174,8 +163,6 @@ class MathChoice(Strict):
     """Training problems to draw; None takes all."""
     seed: BoundedNatural = 0
     """Seed of the draw: which problems are held out and trained on."""
-    deduplicate: bool = True
-    """Leaves out training problems that repeat another or that are evaluated."""
     signed: bool = True
     """Whether a wrong completion earns −1 in training, and not 0."""
     max_prompt_tokens: BoundedCount = 1024
@@ -269,11 +256,11 @@ class MathChoice(Strict):
         """How a source is read; of several, by the first whose columns are there."""
         if choice.source not in MATH_SPECS:
             columns = choice.columns or self.columns
-            return (columns.read_by(choice.answer or self.answer, self.decimal),)
+            return (columns.read_by(choice.answer or self.answer),)
         named = MATH_SPECS[choice.source].schemas
         reader = choice.answer or named[0].reader
         if choice.columns is not None:
-            return (choice.columns.read_by(reader, self.decimal),)
+            return (choice.columns.read_by(reader),)
         _check_reader(reader, bool(named[0].choices))
         if choice.answer is None:
             return named

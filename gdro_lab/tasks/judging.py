@@ -79,9 +79,7 @@ class Judge:
     """Compares answers with answer keys."""
 
     symbolic: Callable[[str, str, float], bool] = _needs_symbols
-    """Compares two expressions in LaTeX, up to a tolerance."""
-    tolerance: float = 0.0
-    """How far a number may be from the key's, relative to it."""
+    """Compares two expressions in LaTeX, up to the precision of a printed float."""
 
     def accepts(self, key: str, answer: str) -> bool:
         """Whether the answer says what the key says.
@@ -102,7 +100,7 @@ class Judge:
     def _same(self, key: str, answer: str) -> bool:
         if as_text(key) == as_text(answer):
             return True
-        is_met = quantity_of(key).is_met_by(quantity_of(answer), self.tolerance)
+        is_met = quantity_of(key).is_met_by(quantity_of(answer))
         if is_met or (is_met is False and "," not in key):  # 1,22 may be two numbers
             return is_met
         joins = _joins(key), _joins(answer)
@@ -170,8 +168,8 @@ class Judge:
         if LETTER.search(side):
             return bool(NAMES.fullmatch(side)) or not NO_NAME.search(clean(side))
         wanted, given = quantity_of(key), quantity_of(side)
-        is_met = wanted.is_met_by(given, self.tolerance)
-        return self.symbolic(wanted.text, given.text, self.tolerance) if is_met is None else is_met
+        is_met = wanted.is_met_by(given)
+        return self.symbolic(wanted.text, given.text, 0.0) if is_met is None else is_met
 
     def _same_expressions(self, key: str, answer: str) -> bool:
         wanted, given = quantity_of(key), quantity_of(answer)
@@ -187,7 +185,7 @@ class Judge:
             return True
         if is_code or has_words(wanted.text) or has_words(given.text):
             return False
-        return self.symbolic(wanted.text, given.text, max(self.tolerance, *precisions, 0.0))
+        return self.symbolic(wanted.text, given.text, max(*precisions, 0.0, 0.0))
 
 
 def _joins(text: str) -> set[str]:

@@ -5,7 +5,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,8 @@ import numpy as np
 from gdro.checks import short
 from gdro_lab.tasks.answers import (
     FINAL_ANSWER,
-    Compare,
     KeyReader,
     Reader,
-    Several,
     Style,
     ask,
     read_key,
@@ -44,15 +41,12 @@ from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
 from gdro_lab.tasks.sources import (
     Place,
     RawRow,
-    WrittenNumber,
     check_path,
     find_place,
     read_raw_rows,
     stem_of,
 )
 
-# 1.250,50 and 4,5; dates and lists are none
-WITH_COMMA = re.compile(r"(?<![\d.,])(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?(?![.,]?\d)")
 LETTER_OF_CHOICE = "the letter of the correct choice"
 
 
@@ -78,26 +72,18 @@ class Problem:
     text: str
     """With the choices, where there are some, and without a request; of a chat, what its messages
     say but for the system's."""
-    answer: str | list[str]
-    """A list where the data have several keys."""
+    answer: str
     uid: str
     """The source's name and a hash of the problem and its answer: the same in every copy."""
     dataset: str
     family: str
     label: str
     """The source's name and the place of the row, for reports."""
-    written: str
-    """The answer as a solution ends with it."""
     solution: str | None = None
     """A worked solution, perhaps without its answer."""
     is_choice: bool = False
     chat: Sequence[Message] = ()
     """The messages, where the data have a chat in place of a text."""
-
-    @property
-    def keys(self) -> list[str]:
-        """The answer, or all answers."""
-        return [self.answer] if isinstance(self.answer, str) else self.answer
 
     def row(self, style: Style, request: str | None, reader: Reader) -> dict[str, Any]:
         """The row of a data set, with a prompt that asks for the answer."""
@@ -107,7 +93,7 @@ class Problem:
             "uid": self.uid,
             "dataset": self.dataset,
             "family": self.family,
-            "solution": self.solution and with_answer(self.solution, self.written, reader),
+            "solution": self.solution and with_answer(self.solution, self.answer, reader),
         }
 
     def _prompt(
@@ -171,9 +157,7 @@ def own_source(
     return Source(name or stem_of(Path(source)), find_place(source, config, split), (schema,))
 
 
-def read_problems(
-    source: Source, several: Several | None = None, compare: Compare = "math"
-) -> tuple[list[Problem], list[str]]:
+def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
     """The problems of a source, and of each row that was left out its place and fault.
 
     A row is left out if a column is empty, if its answer cannot be read, if it repeats another, if
@@ -181,8 +165,6 @@ def read_problems(
 
     Args:
         source: what to read.
-        several: how several accepted answers of a row count; None refuses them.
-        compare: whether a text that looks like a list of texts can be a key.
 
     Raises:
         ValueError: if the source cannot be read or lacks a column, if a column holds something
@@ -196,10 +178,8 @@ def read_problems(
     for row in rows:
         label = f"{source.name}, {row.label}"
         try:
-            problem = _read_problem(source, schema, row, several)
-            if compare == "math":
-                for key in problem.keys:
-                    refuse_nested(key, schema.answer)
+            problem = _read_problem(source, schema, row)
+            refuse_nested(problem.answer, schema.answer)
         except WrongType as error:
             raise ValueError(f"{label}: {error}") from error
         except ValueError as error:
@@ -239,7 +219,7 @@ def _find_schema(source: Source, rows: list[RawRow]) -> Schema:
     )
 
 
-def _read_problem(source: Source, schema: Schema, row: RawRow, several: Several | None) -> Problem:
+def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
     """A problem of a row; a ValueError says what is wrong with it."""
     raw = row.columns
     missing = [name for name in schema.needed if find(raw, name) is MISSING]
@@ -250,14 +230,11 @@ def _read_problem(source: Source, schema: Schema, row: RawRow, several: Several 
             text_of(find(raw, name), name)
         raw = schema.prepare(raw)
     text, chat = _read_question(raw, schema)
-    answer: str | list[str]
     if schema.choices:
-        text, letter, digest = _read_choice(raw, schema, text)
-        answer = [letter] if several else letter
+        text, answer, digest = _read_choice(raw, schema, text)
     else:
-        answer = _read_keys(find(raw, schema.answer), schema, several)
+        answer = _read_key(find(raw, schema.answer), schema)
         digest = _hash(chat or text, answer)
-    keys = [answer] if isinstance(answer, str) else answer
     group = _optional_text(raw, schema.group)
     return Problem(
         text=text,
@@ -266,7 +243,6 @@ def _read_problem(source: Source, schema: Schema, row: RawRow, several: Several 
         dataset=source.name,
         family=_family(source, group, row.part),
         label=f"{source.name}, {row.label}",
-        written=", ".join(keys) if several == "all" else keys[0],
         solution=_optional_text(raw, schema.solution) or None,
         is_choice=bool(schema.choices),
         chat=chat,
@@ -293,27 +269,11 @@ def _read_question(raw: Any, schema: Schema) -> tuple[str, Sequence[Message]]:
     return text, chat
 
 
-def _read_keys(value: Any, schema: Schema, several: Several | None) -> str | list[str]:
-    """The key in the answer column, or the list of all accepted ones."""
-    values = value if isinstance(value, list) else [value]
-    if len(values) > 1 and several is None:
-        raise WrongType(
-            f"its {schema.answer!r} is a list of {len(values)} answers, {short(values)}: "
-            'task.several must say whether "any" or "all" of them are wanted'
-        )
-    if not values:
-        raise ValueError("its answer is an empty list")
-    keys = [_read_key(value, schema) for value in values]
-    return keys if several else keys[0]
-
-
 def _read_key(value: Any, schema: Schema) -> str:
     """The answer key in a value; a ValueError says why there is none."""
     text = text_of(value, schema.answer)
     if text.lower() in ("", "none", "nan"):
         raise ValueError("its answer is empty" if not text else f"its answer is {text!r}")
-    if schema.decimal == "," and isinstance(value, str) and not isinstance(value, WrittenNumber):
-        text = WITH_COMMA.sub(lambda m: m[0].replace(".", "").replace(",", "."), text)
     key = read_key(text, cast("KeyReader", schema.reader))  # where there are no choices
     if key is None:
         kinds = {"boxed": "\\boxed{…}", "hash": "answer after ####", "tags": "<answer>…</answer>"}

@@ -21,15 +21,11 @@ from pydantic import Field
 from gdro.checks import check
 from gdro_lab.tasks.answers import (
     FORMS,
-    Compare,
     Reader,
-    Several,
     completion_text,
-    last_boxed,
     read_answer,
 )
 from gdro_lab.tasks.judging import Judge, NeedsSymbolsError
-from gdro_lab.tasks.numerals import clean
 from gdro_lab.tasks.symbolic import same_expressions
 
 # how a completion can turn out; all but "correct" are wrong
@@ -37,7 +33,6 @@ OUTCOMES = ("correct", "wrong", "no_answer", "timeout", "error")
 WORKERS = 8  # slow answers overlap
 MEMORY_BYTES = 2 * 2**30  # that a worker may add; a runaway computation becomes a MemoryError
 Key = Annotated[str, Field(pattern=r"\S")]
-Keys = Key | Annotated[list[Key], Field(min_length=1)]
 
 
 class MathReward:
@@ -47,9 +42,6 @@ class MathReward:
         signed: a wrong completion gets −1 instead of 0.
         completion: where the answer is in a completion.
         time_limit: seconds of processor time that an answer may take; longer is wrong.
-        several: what a list of keys asks for, "any" of them or "all".
-        tolerance: how far a number may be from its key, relative to the key; 0 compares exactly.
-        compare: "math", or "text" for keys that are words, without mathematics.
 
     Attributes:
         counts: completions by outcome, see `OUTCOMES`, over all calls.
@@ -63,20 +55,14 @@ class MathReward:
         signed: bool = False,
         completion: Reader = "boxed",
         time_limit: float = 5.0,
-        several: Several = "any",
-        tolerance: float = 0.0,
-        compare: Compare = "math",
     ) -> None:
         self.signed = signed
         self.completion = check("completion", completion, Reader)
         self.time_limit = check("time_limit", time_limit, gt=0)
-        self.several = check("several", several, Several)
-        self.tolerance = check("tolerance", tolerance, ge=0, lt=1)
-        self.compare = check("compare", compare, Compare)
         self.counts = Counter(dict.fromkeys(OUTCOMES, 0))
 
     def __call__(
-        self, completions: Sequence[Any], answer: Sequence[str | list[str]], **kwargs: Any
+        self, completions: Sequence[Any], answer: Sequence[str], **kwargs: Any
     ) -> list[float]:
         """Score R completions: 1.0 for a correct one, else 0.0, or −1.0 if `signed`.
 
@@ -91,28 +77,23 @@ class MathReward:
         wrong = -1.0 if self.signed else 0.0
         return [1.0 if outcome == "correct" else wrong for outcome in outcomes]
 
-    def accepts_itself(self, answer: Sequence[str | list[str]]) -> list[bool]:
+    def accepts_itself(self, answer: Sequence[str]) -> list[bool]:
         """Whether each key, written as completions write it, is read and judged as right."""
         form = FORMS[self.completion]
-        texts = [form.replace("ANSWER", self._several_keys(keys)[0]) for keys in answer]
+        texts = [form.replace("ANSWER", key) for key in answer]
         return [outcome == "correct" for outcome in self._outcomes(texts, answer)]
 
-    def judge(self, pairs: Sequence[tuple[str | list[str], str]]) -> list[str]:
-        """Outcome of each answer key, or list of keys, with an answer; equal pairs count once."""
-        singles = [(key, answer) for keys, answer in pairs for key in self._several_keys(keys)]
-        found = {pair: self._judge_at_once(*pair) for pair in singles}
+    def judge(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
+        """Outcome of each answer key with an answer; equal pairs count once."""
+        found = {pair: judge_at_once(*pair) for pair in pairs}
         if rest := [pair for pair, outcome in found.items() if outcome is None]:
             found |= zip(rest, self._judge_in_processes(rest), strict=True)
-        outcomes = []
-        for keys, answer in pairs:
-            several = [found[key, answer] or "error" for key in self._several_keys(keys)]
-            outcomes.append("correct" if "correct" in several else several[0])
-        return outcomes
+        return [found[pair] or "error" for pair in pairs]
 
-    def _outcomes(self, texts: Sequence[str], answer: Sequence[str | list[str]]) -> list[str]:
-        check("answer", list(answer), list[Keys])
+    def _outcomes(self, texts: Sequence[str], answer: Sequence[str]) -> list[str]:
+        check("answer", list(answer), list[Key])
         outcomes = ["no_answer"] * len(answer)
-        pairs: dict[int, tuple[str | list[str], str]] = {}
+        pairs: dict[int, tuple[str, str]] = {}
         for row, (text, keys) in enumerate(zip(texts, answer, strict=True)):
             said = read_answer(text, self.completion)
             if said is not None:
@@ -120,20 +101,6 @@ class MathReward:
         for row, outcome in zip(pairs, self.judge(list(pairs.values())), strict=True):
             outcomes[row] = outcome
         return outcomes
-
-    def _several_keys(self, keys: str | list[str]) -> list[str]:
-        """The keys of which one is enough."""
-        if isinstance(keys, str):
-            return [keys]
-        return list(keys) if self.several == "any" else [", ".join(keys)]
-
-    def _judge_at_once(self, key: str, answer: str) -> str | None:
-        if self.compare == "math":
-            return judge_at_once(key, answer, self.tolerance)
-        texts = [last_boxed(text) or text for text in (key, answer)]
-        items = [text.split(",") if self.several == "all" else [text] for text in texts]
-        wanted, given = (sorted(map(plain_words, texts)) for texts in items)
-        return "correct" if wanted == given else "wrong"
 
     def _judge_in_processes(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
         """Judge expressions; on a model's text that can run forever or take all memory."""
@@ -147,8 +114,7 @@ class MathReward:
             # The worker's own timer counts processor time, so that a busy machine changes no
             # verdict. Pebble's counts the time of the clock, and ends what only waits.
             futures = [
-                pool.schedule(_same, (*pair, self.tolerance, limit), timeout=20 * limit + 60)
-                for pair in pairs
+                pool.schedule(_same, (*pair, limit), timeout=20 * limit + 60) for pair in pairs
             ]
             return [_outcome(future) for future in futures]
 
@@ -175,23 +141,18 @@ def _start_worker() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, most))
 
 
-def _same(key: str, answer: str, tolerance: float, seconds: float) -> bool:
+def _same(key: str, answer: str, seconds: float) -> bool:
     """The verdict, in a worker that the system ends after so many seconds of its processor."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
-        return Judge(same_expressions, tolerance).accepts(key, answer)
+        return Judge(same_expressions).accepts(key, answer)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def judge_at_once(key: str, answer: str, tolerance: float = 0.0) -> str | None:
+def judge_at_once(key: str, answer: str) -> str | None:
     """The outcome where no expressions are to be compared; else None."""
     try:
-        return "correct" if Judge(tolerance=tolerance).accepts(key, answer) else "wrong"
+        return "correct" if Judge().accepts(key, answer) else "wrong"
     except NeedsSymbolsError:
         return None
-
-
-def plain_words(text: str) -> str:
-    """A text without case, style, and marks around it, and with single spaces."""
-    return " ".join(clean(text).casefold().split()).strip("'\"*.,;:!? ")

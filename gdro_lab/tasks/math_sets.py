@@ -43,8 +43,6 @@ class Schema:
     choices: tuple[str, ...] = ()
     """The column with all choices, or the columns of one choice each, which make it multiple
     choice. Where `answer` is one of them, they are shown in an order of their own."""
-    decimal: Literal[".", ","] = "."
-    """The sign before the decimals of a key; with a comma, points separate thousands."""
     has_header: bool = True
     """Whether the first line of a table names its columns; without, they are "0", "1" and so on."""
     prepare: Callable[[Row], Row] | None = None

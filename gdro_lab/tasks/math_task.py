@@ -63,13 +63,7 @@ def load_math_split(
 
 
 def _reward(choice: MathChoice, *, signed: bool) -> MathReward:
-    return MathReward(
-        signed=signed,
-        completion=choice.completion,
-        several=choice.several or "any",
-        tolerance=choice.tolerance,
-        compare=choice.compare,
-    )
+    return MathReward(signed=signed, completion=choice.completion)
 
 
 def _prompt_length(
@@ -111,20 +105,15 @@ def _training_problems(
             problems, _ = set_apart(problems, choice.held_out, choice.seed)
     # a gated set is left to the evaluation: a training needs no login; a fault in local files would
     # else end the run after its training
-    others = [
-        source
-        for source in evaluated
-        if source.place.paths or (choice.deduplicate and not source.gated)
-    ]
+    others = [source for source in evaluated if source.place.paths or not source.gated]
     theirs, _ = _read_all(choice, others)
-    if choice.deduplicate:
-        problems, repeats = drop_twins(problems, theirs)
-        dropped += repeats
-        if not problems:
-            raise ValueError(
-                "task.train must have problems that task.evaluate does not have, got "
-                f"{len(repeats)} that are in both"
-            )
+    problems, repeats = drop_twins(problems, theirs)
+    if not problems:
+        raise ValueError(
+            "task.train must have problems that task.evaluate does not have, got "
+            f"{len(repeats)} that are in both"
+        )
+    dropped += repeats
     return problems, dropped
 
 
@@ -158,10 +147,8 @@ def _training_pool(
     choice: MathChoice, sources: Iterable[Source]
 ) -> tuple[list[Problem], list[str]]:
     problems, dropped = _read_all(choice, sources)
-    if choice.deduplicate:
-        problems, repeats = drop_twins(problems)
-        dropped += repeats
-    return problems, dropped
+    problems, repeats = drop_twins(problems)
+    return problems, dropped + repeats
 
 
 def _read_all(choice: MathChoice, sources: Iterable[Source]) -> tuple[list[Problem], list[str]]:
@@ -170,7 +157,7 @@ def _read_all(choice: MathChoice, sources: Iterable[Source]) -> tuple[list[Probl
     problems: list[Problem] = []
     dropped: list[str] = []
     for source in sources:
-        theirs, faults = read_problems(source, choice.several, choice.compare)
+        theirs, faults = read_problems(source)
         rights = reward.accepts_itself([problem.answer for problem in theirs])
         kept = [problem for problem, right in zip(theirs, rights, strict=True) if right]
         wrong = [

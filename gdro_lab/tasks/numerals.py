@@ -88,9 +88,9 @@ class Number:
         """This number divided by an integer."""
         return Number(self.value / divisor, self.precision)
 
-    def is_met_by(self, other: "Number", tolerance: float = 0.0) -> bool:
-        """Whether another number is the same, up to a tolerance relative to this one."""
-        tolerance = max(tolerance, self.precision, other.precision)
+    def is_met_by(self, other: "Number") -> bool:
+        """Whether another number is the same, up to what a printed float may be off."""
+        tolerance = max(self.precision, other.precision)
         return abs(self.value - other.value) <= Fraction(tolerance) * abs(self.value)
 
 

@@ -57,18 +57,16 @@ class Quantity:
         is_added = not self.unit and not other.may_be_variables
         return is_added and not other.unit.startswith(("%", "base"))
 
-    def is_met_by(self, other: "Quantity", tolerance: float) -> bool | None:
+    def is_met_by(self, other: "Quantity") -> bool | None:
         """Whether an answer is the same number as this one, the key's; None if one is no number."""
         wanted, given = self.number, other.number
         if wanted is None or given is None:
             return None
         if self.unit == "%" and not other.unit:
-            return wanted.is_met_by(given, tolerance) or wanted.part(100).is_met_by(
-                given, tolerance
-            )
+            return wanted.is_met_by(given) or wanted.part(100).is_met_by(given)
         if other.unit == "%" and not self.unit:
-            return bool(wanted.value) and wanted.is_met_by(given.part(100), tolerance)
-        return self.unit_is_met_by(other) and wanted.is_met_by(given, tolerance)
+            return bool(wanted.value) and wanted.is_met_by(given.part(100))
+        return self.unit_is_met_by(other) and wanted.is_met_by(given)
 
 
 def quantity_of(text: str) -> Quantity:
