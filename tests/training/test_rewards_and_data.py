@@ -17,7 +17,7 @@ from trl import TrlParser
 from gdro.groups import StaticGroups
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.callback import GDROCallback
-from gdro.trl.data import with_uids
+from gdro.trl.data import read_uids
 from gdro.uids import hash_of
 
 pytestmark = TRAINS
@@ -156,33 +156,36 @@ def test_a_batch_without_any_reward_closes_its_plan(base, tmp_path, monkeypatch,
         trainer.controller.cancel(plans[0])
 
 
+def all_right(completions, **columns):
+    return [1.0] * len(completions)
+
+
+@pytest.mark.parametrize(("reward", "trains"), [(half_right, True), (all_right, False)])
+def test_tokens_of_flat_groups_are_not_trained(base, tmp_path, reward, trains):
+    row = trained(base, tmp_path, reward=reward, max_steps=1, gdro_method="grpo").record[0]
+    assert (row["trained_tokens"] > 0) == trains
+    assert row["trained_tokens"] < row["tokens"]  # which holds the prompts
+
+
 def test_a_uid_is_a_hash_of_the_row():
     rows = [{"prompt": f"p{n}", "answer": n} for n in (1, 2, 3, 2)]
-    data, uids, hashes, _ = with_uids(Dataset.from_list(rows), "uid")
-    assert (
-        data["uid"]
-        == uids.tolist()
-        == [hash_of(rows[0]), hash_of(rows[1]), hash_of(rows[2]), f"{hash_of(rows[1])}#2"]
-    )
+    _, uids, hashes, _ = read_uids(Dataset.from_list(rows), "uid")
+    hashes_of_rows = [hash_of(row) for row in rows]
+    assert uids.tolist() == [*hashes_of_rows[:3], f"{hashes_of_rows[1]}#2"]
     assert hash_of(rows[0]) == "6395b0983c549342"  # in every session
-    _, backwards, same, _ = with_uids(Dataset.from_list(rows[::-1]).with_format("torch"), "uid")
+    _, backwards, same, _ = read_uids(Dataset.from_list(rows[::-1]).with_format("torch"), "uid")
     assert sorted(backwards) == sorted(uids)
     assert sorted(same) == sorted(hashes)
     with pytest.raises(ValueError, match=r"uid_column.* 3 more than once"):
-        with_uids(Dataset.from_list([{"prompt": "p", "uid": 3}] * 2).with_format("torch"), "uid")
+        read_uids(Dataset.from_list([{"prompt": "p", "uid": 3}] * 2).with_format("torch"), "uid")
     with pytest.raises(ValueError, match=r"train_dataset.*tuple"):
-        with_uids(tuple(rows), "uid")
+        read_uids(tuple(rows), "uid")
 
 
-def test_a_data_set_that_loses_its_uids_is_refused(base, tmp_path):
+def test_another_data_set_in_a_made_trainer_is_refused(base, tmp_path):
     trainer = make(base, tmp_path, gdro_method="grpo", max_steps=1)
-    other = trainer.train_dataset.select(range(16))
-    trainer.train_dataset = other
+    trainer.train_dataset = trainer.train_dataset.select(range(16))
     with pytest.raises(ValueError, match="train_dataset"):
-        trainer.train()
-    trainer.train_dataset = trainer.data.dataset
-    trainer.train_dataset.set_format(columns=["prompt", "answer"])
-    with pytest.raises(ValueError, match="'uid'"):
         trainer.train()
 
 
@@ -196,19 +199,22 @@ def test_the_command_line_takes_json(tmp_path):
 
 
 def test_metrics_are_named_by_the_range_of_the_bin(base, tmp_path):
-    trainer = trained(base, tmp_path, max_steps=3, gdro_options={"bins": {"edges": [0.25, 0.6]}})
+    options = {"max_steps": 3, "gdro_options": {"bins": {"edges": [0.25, 0.6]}}}
+    trainer = trained(base, tmp_path, log_bins=True, **options)
     assert trainer.bin_names == ["0-0.25", "0.25-0.6", "0.6-1"]
     logged = {name for row in trainer.state.log_history for name in row}
     assert {f"gdro/share/{name}" for name in trainer.bin_names} <= logged
     assert "gdro/step" not in logged
+    few = trained(base, tmp_path, **options).state.log_history[0]
+    assert 3 <= len([name for name in few if name.startswith("gdro/")]) <= 10
     assert StaticGroups([1, 2], ["easy", "hard"]).names == ["easy", "hard"]
 
 
 def test_the_page_names_every_key_of_the_log(base, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text("utf-8")
     logged = set()
-    for method, options in (("both", {}), ("pivotal_replay", {"start_at": 1}), ("dapo", {})):
-        trainer = trained(base, tmp_path, gdro_method=method, gdro_options=options)
+    for method in ("both", "pivotal", "dapo"):
+        trainer = trained(base, tmp_path, gdro_method=method, log_bins=True)
         names = {name for row in trainer.state.log_history for name in row}
         for name in sorted(name for name in names if name.startswith("gdro/")):
             key, _, place = name.rpartition("/")
