@@ -83,7 +83,9 @@ def choose_columns(
         late.append("uid")
     known: set[str | None] = set()
     if not rewards and kind == "TRL":
-        others = {"advantage", *chosen.values()}.union(*(NAMES[role] for role in chosen))
+        others = {"advantage", "rollout_group", "discarded", *chosen.values()}.union(
+            *(NAMES[role] for role in chosen)
+        )
         rewards = [name for name in numeric if name not in others]
         known = others.union(present)
     elif not rewards:

@@ -98,6 +98,9 @@ class GDROConfig(GRPOConfig):
     """Log the numbers of each bin too, some forty a step; `GDROTrainer.record` always has them."""
 
     def __post_init__(self) -> None:
+        # transformers 5.24 renames this option, and would warn of TRL's default by its old name
+        if getattr(self, "activation_checkpointing", False) is None:
+            self.activation_checkpointing = self.gradient_checkpointing
         super().__post_init__()
         options_of(self)
         find_method(self.gdro_method)
