@@ -126,9 +126,11 @@ def log_groups(
     extra: Mapping[str, deque],
     uids: Sequence[int | str],
     groups_R: np.ndarray,
-    is_discarded_R: np.ndarray,
+    is_discarded_R: np.ndarray | None = None,
 ) -> None:
-    """Add to TRL's table of completions which rollouts are of one group, and trained on."""
+    """Add to TRL's table of completions which rollouts are of one group, and not trained on."""
+    if is_discarded_R is None:
+        is_discarded_R = np.zeros(len(uids), bool)
     extra["uid"].extend(map(str, uids))  # of one type with the None of evaluations
     extra["rollout_group"].extend(groups_R.tolist())
     extra["discarded"].extend(is_discarded_R.tolist())

@@ -16,6 +16,7 @@ from trl import GRPOTrainer
 
 from gdro.checks import short
 from gdro.method import Method
+from gdro.plans import Plan
 from gdro.rounds import prompts_of_batch
 from gdro.trl.data import UidRows
 from gdro.trl.values import PromptBatch, Row, copy_of, replaced
@@ -96,6 +97,12 @@ def collate(collator: Callable[[list], list], column: str, rows: list[dict]) -> 
             f"order and with their {column!r}, got {short(collated)}"
         )
     return collated
+
+
+def plan_batch(trainer: GRPOTrainer, inputs: Sequence[Row]) -> tuple[PromptBatch, Plan]:
+    """The prompts of the next batch, and the rollouts of each."""
+    batch = next_prompts(trainer, inputs)
+    return batch, trainer.controller.plan(batch.uids)
 
 
 def next_prompts(trainer: GRPOTrainer, inputs: Sequence[Row]) -> PromptBatch:

@@ -20,6 +20,7 @@ from trl import GRPOTrainer
 
 from gdro.rounds import Outcomes, sample_in_rounds
 from gdro.trl.config import IMAGES
+from gdro.trl.prompts import plan_batch
 from gdro.trl.step import Step, TrainBatch, own_share, split_rollouts
 from gdro.trl.values import Cost, PromptBatch, Row, copy_of, replaced
 
@@ -58,7 +59,7 @@ def _sample_batch(trainer: GRPOTrainer, inputs: list[Row], step: Step) -> bool:
     spent = step.spent
     seen_tokens = trainer.state.num_input_tokens_seen
     with trainer._clock.timed("controller"):
-        batch, plan = trainer._plan(inputs)
+        batch, plan = plan_batch(trainer, inputs)
 
     def sample_and_reward(new_R: np.ndarray) -> Outcomes:
         _sample(trainer, batch, new_R, step)

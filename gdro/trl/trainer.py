@@ -59,7 +59,7 @@ from gdro.trl import (
 )
 from gdro.trl.config import GDROConfig
 from gdro.trl.data import UidData, read_uids
-from gdro.trl.values import Cost, LossInputs, PromptBatch, Row, Signal, replaced
+from gdro.trl.values import Cost, LossInputs, Row, Signal, replaced
 
 RewardFunction: TypeAlias = str | PreTrainedModel | Callable[..., list[float | None]]
 
@@ -188,7 +188,7 @@ class GDROTrainer(GRPOTrainer):
         method = self.controller.method
         seen_tokens = self.state.num_input_tokens_seen
         with self._clock.timed("controller"):
-            batch, plan = self._plan(inputs)
+            batch, plan = prompts.plan_batch(self, inputs)
             group_ids_R = np.repeat(np.arange(len(plan)), plan.rollouts)
             # the rows that TRL has repeated are those of other prompts, or of other groups
             if method.moves_rollouts or method.draws:
@@ -204,9 +204,8 @@ class GDROTrainer(GRPOTrainer):
             signal = self._observe(plan, samples, Cost(len(group_ids_R), tokens), losses_R)
             if self._replaces_advantages:
                 advantages.put_advantages(self, output, local_rows, signal)
-        uids = [batch.uids[p] for p in group_ids_R.tolist()]
-        is_discarded_R = np.zeros(len(uids), bool)
-        logs.log_groups(self._logs["extra"], uids, plan.numbered(group_ids_R), is_discarded_R)
+        uids_R = [batch.uids[p] for p in group_ids_R.tolist()]
+        logs.log_groups(self._logs["extra"], uids_R, plan.numbered(group_ids_R))
         return output
 
     def _play_rounds(self, inputs: list[Row], local_rows: slice) -> LossInputs:
@@ -221,11 +220,6 @@ class GDROTrainer(GRPOTrainer):
         self._metrics["train"]["gdro/rollouts_spent"].append(step.spent)
         logs.log_step(self._logs, step, self.reward_func_names, batch.is_discarded_R)
         return output
-
-    def _plan(self, inputs: list[Row]) -> tuple[PromptBatch, Plan]:
-        """The prompts of the next batch, and the rollouts of each."""
-        batch = prompts.next_prompts(self, inputs)
-        return batch, self.controller.plan(batch.uids)
 
     def _generate_single_turn(
         self,
