@@ -138,3 +138,13 @@ def test_what_unsloth_cannot_do_is_refused_without_it(monkeypatch):
         with pytest.raises(ValueError, match=name):
             check_unsloth_settings(True, model, args)
         monkeypatch.delenv(name)
+
+
+def test_a_sweep_over_one_config_trains_each_method_as_alone(trained, tmp_path):
+    options = {"per_device_train_batch_size": 8, "max_steps": 2, "learning_rate": 1e-2}
+    args = tiny_run.arguments(
+        GDROConfig, tmp_path, gdro_method="grpo", max_completion_length=10, **options
+    )
+    for method in ("grpo", "pivotal", "both", "grpo"):
+        args.gdro_method = method
+        assert tiny_run.same_weights(trained(method, args=args), trained(method))

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import tiny_run
 from conftest import TRAINS
-from datasets import Dataset
-from tiny_run import half_right, make, trained
+from datasets import ClassLabel, Dataset
+from scripted import CHATS, ROWS, text_of
+from tiny_run import half_right, make, same_weights, trained
 from trl import TrlParser
 
 from gdro.groups import StaticGroups
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.callback import GDROCallback
 from gdro.trl.data import read_uids
-from gdro.uids import hash_of
+from gdro.uids import check_prompts, hash_of
 
 pytestmark = TRAINS
 
@@ -156,6 +157,22 @@ def test_a_batch_without_any_reward_closes_its_plan(base, tmp_path, monkeypatch,
         trainer.controller.cancel(plans[0])
 
 
+def make_reward(check):
+    def reward(completions, **columns):
+        return [float(check(text_of(completion))) for completion in completions]
+
+    return reward
+
+
+def test_a_success_reward_that_two_rewards_are_called_is_refused(build, trained):
+    alike = [make_reward(bool), make_reward(lambda text: len(text) % 2)]
+    with pytest.raises(ValueError, match="success_reward"):
+        build("pivotal", alike, success_reward="reward")
+    # without it TRL copes, and so do we, with the sum of both
+    stock, ours = (trained(method, list(alike), rows=ROWS) for method in (None, "grpo"))
+    assert same_weights(stock, ours)
+
+
 def all_right(completions, **columns):
     return [1.0] * len(completions)
 
@@ -180,6 +197,55 @@ def test_a_uid_is_a_hash_of_the_row():
         read_uids(Dataset.from_list([{"prompt": "p", "uid": 3}] * 2).with_format("torch"), "uid")
     with pytest.raises(ValueError, match=r"train_dataset.*tuple"):
         read_uids(tuple(rows), "uid")
+
+
+@pytest.mark.parametrize(
+    "uids",
+    [
+        *([[1], [2]], [{"n": 1}, {"n": 2}], [0.0, 0.5]),  # of other types
+        *([None, 1], [True, False], [1, None], ["a", None], [3, 3]),  # that tell nothing apart
+    ],
+)
+def test_uids_that_are_none_are_refused_by_the_name_of_their_column(uids):
+    data = Dataset.from_list([{"prompt": "p", "user": uid} for uid in uids])
+    with pytest.raises(ValueError, match=r"'user'.*uid_column"):
+        read_uids(data, "user")
+
+
+USER = {"role": "user", "content": "a"}
+GROWN = [
+    ({"prompt": [USER]}, {"prompt": [USER]}, {"prompt": [USER | {"name": "guest"}]}),
+    ({"prompt": "a"}, {"prompt": "a", "hint": None}, {"prompt": "b", "hint": "h"}),
+    ({"prompt": "a", "n": 1}, {"prompt": "a", "n": 1.0}, {"prompt": "b", "n": 1.5}),
+]
+
+
+@pytest.mark.parametrize(("row", "same", "new"), GROWN)
+def test_rows_that_join_leave_the_others_what_they_are(row, same, new):
+    before = read_uids(Dataset.from_list([row]), "uid")
+    after = read_uids(Dataset.from_list([same, new]), "uid")
+    assert before.uids_D[0] == after.uids_D[0]
+    saved = {"uids": before.uids_D.tolist(), "hashes": before.hashes_D.tolist()}
+    check_prompts(after.uids_D, after.hashes_D, saved)
+
+
+@pytest.mark.parametrize("kind", [str, lambda n: f"p{n}"])
+def test_uids_of_another_type_are_said_to_be_that(trained, kind):
+    saves = {"save_strategy": "steps", "save_steps": 2}
+    trained("both", **saves)
+    others = [row | {"uid": kind(row["uid"])} for row in CHATS]
+    with pytest.raises(ValueError, match=r"such as 0,.*such as 'p?0'"):
+        trained("both", rows=others, resume=True, max_steps=4, **saves)
+
+
+def test_class_labels_are_groups_by_their_names(build):
+    rows = Dataset.from_list([row | {"level": row["uid"] % 3} for row in ROWS])
+    rows = rows.cast_column("level", ClassLabel(names=["medium", "easy", "hard"]))
+    trainer = build("prompt", rows=rows, group_column="level")
+    assert trainer.bin_names == ["easy", "hard", "medium"]
+    order = {"bins": {"groups": ["hard", "medium", "easy"]}}
+    trainer = build("prompt", rows=rows, group_column="level", gdro_options=order)
+    assert trainer.bin_names == ["hard", "medium", "easy"]
 
 
 def test_another_data_set_in_a_made_trainer_is_refused(base, tmp_path):

@@ -7,18 +7,13 @@ rounds. Where TRL's own trainer says what is right, it is run as well.
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from datasets import ClassLabel, Dataset, IterableDataset
-from scripted import CHATS, ROWS, even, text_of
-from tiny_run import arguments, same_weights
+from datasets import Dataset, IterableDataset
+from scripted import CHATS, ROWS, even
+from tiny_run import same_weights
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback
-
-from gdro.trainer import GDROConfig
-from gdro.trl.data import read_uids
-from gdro.uids import check_prompts
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 CHOOSE = ("pivotal", "dapo")  # the prompts
@@ -35,6 +30,10 @@ class AtStep(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == self.step:
             self.change(self.trainer)
+
+
+def setting(**attributes):
+    return lambda trainer: vars(trainer).update(attributes)
 
 
 def after_a_step(change):
@@ -156,7 +155,7 @@ def test_a_transform_that_is_set_later_reaches_all_that_is_sampled(prompts_seen,
 
 
 def test_a_scheduled_scale_of_rewards_is_followed(trained):
-    change = after_a_step(lambda trainer: setattr(trainer, "scale_rewards", "none"))
+    change = after_a_step(setting(scale_rewards="none"))
     stock, grpo = (trained(method, before=change, max_steps=3) for method in (None, "grpo"))
     assert same_weights(stock, grpo)
     for method in ("rollout", "reinforce_ada"):
@@ -170,10 +169,7 @@ def test_rewards_and_their_weights_may_change_in_training(trained):
     def other(prompts, completions, completion_ids, answer, **columns):
         return [2 * value for value in even(completions)]
 
-    def swap(trainer):
-        trainer.reward_funcs[1] = other
-        trainer.reward_weights = torch.tensor([0.0, 1.0])
-
+    swap = setting(reward_funcs=[even, other], reward_weights=torch.tensor([0.0, 1.0]))
     for method in (None, *METHODS):
         trainer = trained(method, [even, strict], NO_UIDS, max_steps=3, before=after_a_step(swap))
         means = [row["mean_reward"] for row in getattr(trainer, "record", [])]
@@ -184,11 +180,11 @@ def test_rewards_and_their_weights_may_change_in_training(trained):
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("num_generations", lambda trainer: setattr(trainer, "num_generations", 2)),
+        ("num_generations", setting(num_generations=2)),
         ("gdro_method", lambda trainer: setattr(trainer.args, "gdro_method", "prompt")),
         ("gdro_options", lambda trainer: trainer.args.gdro_options.update(n_max=5)),
         ("success_reward", lambda trainer: setattr(trainer.args, "success_reward", "other")),
-        ("scale_rewards", lambda trainer: setattr(trainer, "scale_rewards", "some")),
+        ("scale_rewards", setting(scale_rewards="some")),
     ],
 )
 @pytest.mark.parametrize("when", [lambda change: change, after_a_step])
@@ -208,22 +204,6 @@ def test_the_config_may_say_another_num_generations_later_as_in_trl(trained):
 
 
 # Rewards
-
-
-def make_reward(check):
-    def reward(completions, **columns):
-        return [float(check(text_of(completion))) for completion in completions]
-
-    return reward
-
-
-def test_a_success_reward_that_two_rewards_are_called_is_refused(build, trained):
-    alike = [make_reward(bool), make_reward(lambda text: len(text) % 2)]
-    with pytest.raises(ValueError, match="success_reward"):
-        build("pivotal", alike, success_reward="reward")
-    # without it TRL copes, and so do we, with the sum of both
-    stock, ours = (trained(method, list(alike), rows=ROWS) for method in (None, "grpo"))
-    assert same_weights(stock, ours)
 
 
 class Reversed:
@@ -277,33 +257,6 @@ def test_rewards_have_uids_in_an_evaluation_too(trained, rows):
         assert sum("eval_reward" in row for row in trainer.state.log_history) == 2
 
 
-def test_the_table_of_completions_says_whose_rollouts_they_are(trained):
-    """And which were discarded; those of an evaluation are of no group."""
-    given = {"eval_dataset": Dataset.from_list(ROWS[:1])}
-    options = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8}
-    options |= {"eval_on_start": True, "log_completions": True}
-
-    def noted(completions, log_extra, **columns):
-        log_extra("length", [len(text_of(one)) for one in completions])
-        return even(completions)
-
-    for method in METHODS:
-        trainer = trained(method, noted, ROWS, given=given, **options)
-        folder = f"{trainer.args.output_dir}/completions"
-        table, mixed = (pd.read_parquet(f"{folder}/completions_0000{n}.parquet") for n in (1, 2))
-        assert (table["prompt"] == "Spell " + table["uid"] + ".").all()
-        assert (table["length"] == table["completion"].map(len)).all()
-        assert (table.groupby("rollout_group")["uid"].nunique() == 1).all()
-        rows = [row for row in trainer.record if row["global_step"] == 0]
-        assert len(table) == sum(row["rollouts_spent"] for row in rows)
-        assert (~table["discarded"]).sum() == 8
-        means = [row["mean_reward"] for row in rows]
-        assert table["noted"].mean() == pytest.approx(np.mean(means))
-        is_evaluated = mixed["rollout_group"] < 0
-        assert is_evaluated.sum() == 4
-        assert mixed["uid"][is_evaluated].isna().all()
-
-
 # Collators, loaders and samplers
 
 
@@ -311,18 +264,9 @@ def never(completions, **columns):
     raise AssertionError("sampled before it was refused")
 
 
-def with_collator(collator):
-    return lambda trainer: setattr(trainer, "data_collator", collator)
-
-
-def hint_alone(rows):
-    return [{"prompt": f"Hint! {row['prompt']}"} for row in rows]
-
-
-@pytest.mark.parametrize("collator", [hint, hint_alone])
-def test_a_collator_is_applied_to_all_that_is_sampled(prompts_seen, collator):
+def test_a_collator_is_applied_to_all_that_is_sampled(prompts_seen):
     for method in (None, *METHODS):
-        seen = prompts_seen(method, NO_UIDS, before=with_collator(collator))
+        seen = prompts_seen(method, NO_UIDS, before=setting(data_collator=hint))
         assert all(prompt.startswith("Hint! Spell") for prompt in seen), method
 
 
@@ -330,18 +274,7 @@ def test_a_collator_is_applied_to_all_that_is_sampled(prompts_seen, collator):
 def test_a_collator_that_loses_whose_rollout_it_is_is_refused(trained, collator):
     for method in METHODS:
         with pytest.raises(ValueError, match="data_collator"):
-            trained(method, never, before=with_collator(collator))
-
-
-def test_unused_columns_are_removed_as_in_trl(trained):
-    def judge(completions, **columns):
-        seen.append(frozenset(columns) - {"uid"})
-        return even(completions)
-
-    for method in (None, *METHODS):
-        seen = []
-        trained(method, judge, remove_unused_columns=True)
-        assert not any("answer" in names for names in seen), method
+            trained(method, never, before=setting(data_collator=collator))
 
 
 ORDER = [place for place in (3, 5, 1, 4) for _ in range(4)] * 2
@@ -367,63 +300,3 @@ def test_an_order_of_ones_own_is_followed_or_refused(trained, prompts_seen, chan
             continue
         seen = [prompt.removeprefix("Hint! ") for prompt in prompts_seen(method, change=change)]
         assert list(dict.fromkeys(seen)) == [f"Spell {n}." for n in (3, 5, 1, 4)], method
-
-
-def test_a_sweep_over_one_config_trains_each_method_as_alone(trained, tmp_path):
-    options = {"per_device_train_batch_size": 8, "max_steps": 2, "learning_rate": 1e-2}
-    args = arguments(GDROConfig, tmp_path, gdro_method="grpo", max_completion_length=10, **options)
-    for method in ("grpo", "pivotal", "both", "grpo"):
-        args.gdro_method = method
-        assert same_weights(trained(method, args=args), trained(method))
-
-
-# Uids, groups and what a checkpoint knows of the data
-
-
-@pytest.mark.parametrize(
-    "uids",
-    [
-        *([[1], [2]], [{"n": 1}, {"n": 2}], [0.0, 0.5]),  # of other types
-        *([None, 1], [True, False], [1, None], ["a", None], [3, 3]),  # that tell nothing apart
-    ],
-)
-def test_uids_that_are_none_are_refused_by_the_name_of_their_column(uids):
-    data = Dataset.from_list([{"prompt": "p", "user": uid} for uid in uids])
-    with pytest.raises(ValueError, match=r"'user'.*uid_column"):
-        read_uids(data, "user")
-
-
-USER = {"role": "user", "content": "a"}
-GROWN = [
-    ({"prompt": [USER]}, {"prompt": [USER]}, {"prompt": [USER | {"name": "guest"}]}),
-    ({"prompt": "a"}, {"prompt": "a", "hint": None}, {"prompt": "b", "hint": "h"}),
-    ({"prompt": "a", "n": 1}, {"prompt": "a", "n": 1.0}, {"prompt": "b", "n": 1.5}),
-]
-
-
-@pytest.mark.parametrize(("row", "same", "new"), GROWN)
-def test_rows_that_join_leave_the_others_what_they_are(row, same, new):
-    before = read_uids(Dataset.from_list([row]), "uid")
-    after = read_uids(Dataset.from_list([same, new]), "uid")
-    assert before.uids_D[0] == after.uids_D[0]
-    saved = {"uids": before.uids_D.tolist(), "hashes": before.hashes_D.tolist()}
-    check_prompts(after.uids_D, after.hashes_D, saved)
-
-
-@pytest.mark.parametrize("kind", [str, lambda n: f"p{n}"])
-def test_uids_of_another_type_are_said_to_be_that(trained, kind):
-    saves = {"save_strategy": "steps", "save_steps": 2}
-    trained("both", **saves)
-    others = [row | {"uid": kind(row["uid"])} for row in CHATS]
-    with pytest.raises(ValueError, match=r"such as 0,.*such as 'p?0'"):
-        trained("both", rows=others, resume=True, max_steps=4, **saves)
-
-
-def test_class_labels_are_groups_by_their_names(build):
-    rows = Dataset.from_list([row | {"level": row["uid"] % 3} for row in ROWS])
-    rows = rows.cast_column("level", ClassLabel(names=["medium", "easy", "hard"]))
-    trainer = build("prompt", rows=rows, group_column="level")
-    assert trainer.bin_names == ["easy", "hard", "medium"]
-    order = {"bins": {"groups": ["hard", "medium", "easy"]}}
-    trainer = build("prompt", rows=rows, group_column="level", gdro_options=order)
-    assert trainer.bin_names == ["hard", "medium", "easy"]
