@@ -19,7 +19,7 @@ from gdro import files
 from gdro.checks import Refusal
 from gdro.files import LEDGER, fault_of
 from gdro.inspect import Groups
-from gdro.trl.config import GDROConfig
+from gdro.trl.config import GDROConfig, options_of
 from gdro.trl.inspection import joined
 from gdro.uids import check_prompts
 
@@ -133,6 +133,8 @@ def load_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
             )
     if trainer.data.uids_D is not None and state["data"] is not None:
         check_prompts(trainer.data.uids_D, trainer.data.hashes_D, state["data"])
+    if "scale_rewards" not in options_of(trainer.args):  # read anew in each step
+        state["controller"]["settings"]["scale_rewards"] = trainer.controller.run.scale_rewards
     trainer.controller.load_state_dict(state["controller"])
     trainer.record = state["record"]
     trainer.groups = [Groups(**state["groups"])]

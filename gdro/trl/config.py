@@ -205,7 +205,7 @@ def groups_of_column(
         # labels are strings, so names are too
         given = {**given, "groups": [str(name) for name in given["groups"]]}
     name = "gdro_options['bins'] with group_column"
-    return make_groups(name, given, args.gdro_preset, uids_D, labels)
+    return make_groups(name, given, args.gdro_preset, uids_D.tolist(), labels)
 
 
 def check_all(

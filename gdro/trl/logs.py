@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -147,7 +147,7 @@ def log_step(
     logs: dict[str, Any], step: Step, reward_names: Sequence[str], is_discarded_R: np.ndarray
 ) -> None:
     """Fill TRL's table of completions with all rollouts of a step, the discarded ones too."""
-    column = partial(deque, maxlen=len(step.rollouts))
+    column: Callable[..., deque] = partial(deque, maxlen=len(step.rollouts))
     logs["prompt"] = column(rollout.prompt for rollout in step.rollouts)
     logs["completion"] = column(rollout.completion for rollout in step.rollouts)
     logs["advantages"] = column(step.advantages_R.tolist())

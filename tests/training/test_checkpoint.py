@@ -177,6 +177,7 @@ def test_a_checkpoint_whose_prompts_came_otherwise_is_refused(base, run, changes
 
 def test_what_changes_no_prompt_may_change_when_a_run_is_resumed(base, run):
     changes = {"temperature": 0.7, "max_completion_length": 9, "learning_rate": 1e-4}
+    changes |= {"scale_rewards": "none"}
     changes |= {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
     trainer = make(base, run, max_steps=6, **changes)
     assert trainer.train(resume_from_checkpoint=True).global_step == 6
