@@ -1,6 +1,6 @@
 """Seconds and memory of a batch of a GPU profile, with a model of random weights: no download.
 
-python data/studies/h100/measure.py gpu-1.7b-day grpo 64 800 prints them for the profile's variant
+python benchmarks/h100/measure.py gpu-1.7b-day grpo 64 800 prints them for the profile's variant
 with 64 prompts a batch and completions of 800 tokens. The model has the shape of Qwen3-1.7B; it
 hardly ever ends a completion. Rewards are drawn, 1 with probability 0.4.
 """
