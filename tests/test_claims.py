@@ -73,7 +73,6 @@ def test_a_cell_that_no_rows_answer_is_said_in_one_line(copied, column, value, m
     kept.assign(**{column: value}).to_csv(copied / claims.CLAIMS, index=False)
     (found,) = claims.faults(copied)
     assert "rare-hard/both" in found
-    assert repr(value) in found or value == "1-2"
     assert not (copied / "ran").exists()
     with pytest.raises(Refusal):
         claims.write(copied)
