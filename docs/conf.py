@@ -40,7 +40,7 @@ include_patterns = [
     "data/pools/README.md",
     "figures/README.md",
 ]
-include_patterns += ["data/studies/*.md", "data/studies/**/*.md"]
+include_patterns += ["data/studies/*.md", "data/studies/**/*.md", "benchmarks/**/*.md"]
 exclude_patterns = ["docs/_*", "**/.*", "build", ".*", "runs"]
 smartquotes = False  # a quotation mark in a docstring is that of a Python string
 highlight_language = "none"  # a fence without a language holds shell commands or a formula
@@ -152,7 +152,7 @@ def with_download(app, doctree):
 
 def as_page(app, docname, source):
     """Titles for the tables of stored runs, which have none; links to folders become text."""
-    if docname.startswith("data/studies/"):
+    if docname.startswith(("data/studies/", "benchmarks/")):
         name = docname.removeprefix("data/studies/").removesuffix("/table")
         title = f"# Stored results: {name}\n\n" if docname.endswith("/table") else ""
         source[0] = f"---\norphan: true\n---\n\n{title}{source[0]}"

@@ -9,13 +9,14 @@
 data/claims.csv has a row for each number. A configuration is spelled METHOD@LEARNING_RATE, and
 METHOD@LEARNING_RATE#STEP at an earlier checkpoint. Without a baseline the number is a mean, else
 the mean difference from it in pairs by replicate. Several studies, worlds or configurations are
-joined by " + "; the score of a replicate is then its mean over them. `replicates` is a range, as in
-3-6, or empty for all. `family` names the tests over which p is corrected by Holm (empty:
-none). Where there are two replicates, the text has the difference of each.
+joined by " + "; the score of a replicate is then its mean over them. A score is a column of
+runs.csv, or a sum or difference of some, of all families or "of" one. `replicates` is a range, as
+in 3-6, or empty for all. `family` names the tests over which p is corrected by Holm (empty: none).
 
 A table of a page is held to the claims if its last column is called `claim`. That column has the id
 of the row, and the columns named after scores have the texts. Elsewhere on the pages, a number with
-an interval must be that of some claim.
+an interval must be that of some claim. The folder of each study has a ledger, which --write renews:
+rows that were cut or altered since are found.
 """
 
 import json
@@ -30,7 +31,8 @@ import numpy as np
 import pandas as pd
 
 from gdro.checks import Refusal
-from gdro.files import replace_text
+from gdro.files import fault_of, replace_text, write_ledger
+from gdro_lab.experiments.scores import COLUMNS
 from gdro_lab.experiments.table import (
     METRICS,
     RUN_KEY,
@@ -50,15 +52,9 @@ COSTS = {"trained_tokens": "trained tokens", "seconds": "seconds"}
 """What is printed as a multiple of the baseline's."""
 SUM = "mean_at_8 + pass_at_8"
 """The score by which learning rates are chosen; its columns on a page are named after these."""
-GAPS = ("memorization_gap", "train_mean - mean_at_8")
-"""Averaged over the families. The second is for studies that did not score the base, whose gap it
-does not subtract."""
-SCORES = (
-    METRICS
-    | dict.fromkeys(GAPS, "memorization gap")
-    | {"any_of_32": "pass@32", "distinct": "texts"}
-    | COSTS
-)
+GAP = "memorization_gap"
+"""Averaged over the families."""
+SCORES = METRICS | {GAP: "memorization gap", "any_of_32": "pass@32", "distinct": "texts"} | COSTS
 """Names of the columns of rows on the pages; "mean_at_8 of amp" is in the column amp."""
 NO_CLAIM = "no such claim"
 """Written into a cell whose row names an unknown claim, or one that has no such score."""
@@ -70,19 +66,35 @@ COUNT = re.compile(r"\((\d+)(?=[),])")
 SHARE = re.compile(r" \d+%$")
 """Behind the name of a family: its share of the training prompts."""
 CHECKPOINT = [*RUN_KEY, "step"]
+MEASURED = COLUMNS[COLUMNS.index("family") + 1 :]
+"""The columns of runs.csv that a score may name."""
+FIELDS = ["id", "score", "study", "world", "configuration", "baseline"]
+FIELDS += ["replicates", "family", "text"]
+"""The columns of claims.csv."""
+CONFIGURATION = re.compile(r"(.+)@(\d+(?:\.\d+)?(?:e-\d+)?)(?:#(\d+))?")
+"""METHOD@LEARNING_RATE#STEP, the last optional."""
 
 
 def read_claims(root: Path = ROOT) -> pd.DataFrame:
-    """data/claims.csv, all columns as text."""
-    return pd.read_csv(root / CLAIMS, dtype=str, keep_default_na=False)
+    """data/claims.csv, all columns as text; Refusal if it is no such table."""
+    try:
+        claims = pd.read_csv(root / CLAIMS, dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        raise Refusal(f"{CLAIMS} cannot be read: {error}") from error
+    if list(claims.columns) != FIELDS:
+        raise Refusal(f"{CLAIMS} must have the columns {FIELDS}, got {list(claims.columns)}")
+    return claims
 
 
 def values_of(studies: str, score: str, root: Path = ROOT) -> pd.DataFrame:
     """A score as `value`, a row a run and checkpoint; `at_end` is where training ends."""
-    files = [
-        root / STUDIES / study.partition("/")[0] / "runs.csv" for study in studies.split(" + ")
-    ]
-    return _values(studies, score, root, tuple(file.stat().st_mtime_ns for file in files))
+    written = []
+    for study in studies.split(" + "):
+        file = root / STUDIES / study.partition("/")[0] / "runs.csv"
+        if not file.is_file():
+            raise Refusal(f"study must have rows in {STUDIES}, got {study!r}")
+        written.append(file.stat().st_mtime_ns)
+    return _values(studies, score, root, tuple(written))
 
 
 @cache
@@ -93,10 +105,19 @@ def _values(studies: str, score: str, root: Path, written: tuple[int, ...]) -> p
     for study in studies.split(" + "):
         rows = stored_rows(study, root / STUDIES)
         at_end = rows.step == rows.step.max()
-        is_of_family = rows.family != ALL if score in GAPS else rows.family == (family or ALL)
-        values = rows[CHECKPOINT].assign(value=rows.eval(score), at_end=at_end)[is_of_family]
+        is_of_family = rows.family != ALL if score == GAP else rows.family == (family or ALL)
+        values = rows[CHECKPOINT].assign(value=_score(rows, score), at_end=at_end)[is_of_family]
         tables.append(values.groupby([*CHECKPOINT, "at_end"], as_index=False).value.mean())
     return pd.concat(tables).drop_duplicates(CHECKPOINT)
+
+
+def _score(rows: pd.DataFrame, score: str) -> pd.Series:
+    """A column of rows, or the sum or difference of some."""
+    names = re.split(" [+-] ", score)
+    if not set(names) <= set(MEASURED):
+        raise Refusal(f"score must be of the columns {MEASURED}, got {score!r}")
+    signs = [1, *(-1 if sign == "-" else 1 for sign in re.findall(" ([+-]) ", score))]
+    return (rows[names] * signs).sum(axis=1, skipna=False)
 
 
 def side_of(claim: pd.Series, spelled: str, root: Path = ROOT) -> pd.Series:
@@ -105,17 +126,21 @@ def side_of(claim: pd.Series, spelled: str, root: Path = ROOT) -> pd.Series:
     worlds = set(claim.world.split(" + "))
     rows = rows[rows.world.isin(worlds)]
     if claim.replicates:
-        first, last = claim.replicates.split("-")
-        rows = rows[rows.replicate.between(int(first), int(last))]
+        limits = re.fullmatch(r"(\d+)-(\d+)", claim.replicates)
+        if limits is None:
+            raise Refusal(f"replicates must be a range such as 3-6, got {claim.replicates!r}")
+        rows = rows[rows.replicate.between(int(limits[1]), int(limits[2]))]
     parts = []
     for one in spelled.split(" + "):
-        trained, _, step = one.partition("#")
-        method, _, learning_rate = trained.rpartition("@")
+        match = CONFIGURATION.fullmatch(one)
+        if match is None:
+            raise Refusal(f"configuration must be METHOD@LEARNING_RATE#STEP, got {one!r}")
+        method, learning_rate, step = match.groups()
         is_there = rows.step == int(step) if step else rows.at_end
         is_rate = np.isclose(rows.learning_rate, float(learning_rate))
         chosen = rows[is_there & is_rate & (rows.configuration == method)]
         if chosen.empty or not worlds.issubset(rows.world):
-            raise ValueError(f"claim {claim.id!r} must name runs in {claim.study!r}, got {one!r}")
+            raise Refusal(f"runs must be those of {claim.study!r}, got {one!r} in {claim.world!r}")
         parts.append(chosen.pivot(index="replicate", columns="world", values="value"))
     return pd.concat(parts, axis=1).dropna().mean(axis=1)
 
@@ -151,7 +176,11 @@ def _p_of_table(claims: pd.DataFrame, rows: pd.DataFrame) -> list[float]:
     table = compare(rows[rows.family == ALL])
     p_of = table.set_index(["world", "configuration", "metric"]).p_holm
     methods = claims.configuration.str.rpartition("@")[0]
-    return [p_of[key] for key in zip(claims.world, methods, claims.score, strict=True)]
+    keys = list(zip(claims.world, methods, claims.score, strict=True))
+    unknown = [key for key in keys if key not in p_of.index]
+    if unknown:
+        raise Refusal(f"family {WHOLE_TABLE!r} must be of tests in that table, got {unknown[0]}")
+    return [p_of[key] for key in keys]
 
 
 def texts_of(claims: pd.DataFrame, root: Path = ROOT) -> pd.DataFrame:
@@ -172,8 +201,6 @@ def _text(claim: pd.Series, pairs: pd.DataFrame, p: float) -> str:
         return f"{mean:,.0f}" if claim.score in COSTS else _short(mean)
     if claim.score in COSTS:
         return _short(pairs.score.mean() / pairs.baseline.mean(), digits=2)
-    if len(pairs) < 3:
-        return ", ".join(_signed(difference) for difference in pairs.difference)
     interval = paired_t(pairs.difference)
     star = "*" if p < 0.05 else ""
     return f"{_signed(float(interval.mean))} ±{_short(float(interval.half))}{star}"
@@ -192,10 +219,36 @@ def _signed(value: float) -> str:
     return ("−" if value < 0 else "+") + size
 
 
+def bad_cells(claims: pd.DataFrame, root: Path = ROOT) -> list[str]:
+    """A sentence for each claim that no rows answer."""
+    found = []
+    for claim in claims.itertuples():
+        try:
+            if pairs_of(claim, root).empty:
+                raise Refusal("replicates must be those of the rows, got none of them")
+        except Refusal as error:
+            found.append(f"{CLAIMS}: {claim.id} {claim.score}: {error}")
+    return found
+
+
+def folders_of(claims: pd.DataFrame, root: Path = ROOT) -> list[Path]:
+    """The folders of the studies that these claims are about."""
+    parts = {part for studies in claims.study for part in studies.split(" + ")}
+    return [root / STUDIES / name for name in sorted({part.partition("/")[0] for part in parts})]
+
+
 def faults(root: Path = ROOT) -> list[str]:
     """A sentence for each number that the stored rows do not bear out."""
-    claims = read_claims(root)
-    made = texts_of(claims, root)
+    try:
+        claims = read_claims(root)
+        folders = [folder for folder in folders_of(claims, root) if folder.is_dir()]
+        found = [fault for folder in folders if (fault := fault_of(folder))]
+        found = found or bad_cells(claims, root)
+        if found:
+            return found
+        made = texts_of(claims, root)
+    except Refusal as error:
+        return [str(error)]
     found = [
         f"{CLAIMS}: {claim.id} {claim.score} must be {text}, got {claim.text}"
         for claim, text in zip(claims.itertuples(), made.text, strict=True)
@@ -290,13 +343,18 @@ def _filled(text: str, cells: dict[tuple[str, str], str]) -> str:
 
 
 def write(root: Path = ROOT) -> None:
-    """Fill claims.csv and the tables of the pages from the stored rows."""
+    """Fill claims.csv, the tables of the pages and the ledgers from the stored rows."""
     claims = read_claims(root)
+    found = bad_cells(claims, root)
+    if found:
+        raise Refusal("\n".join(found))
     made = texts_of(claims, root)
     replace_text(root / CLAIMS, claims.assign(text=made.text).to_csv(index=False))
     for page in _pages(root):
         if page.suffix == ".md":
             replace_text(page, _filled(page.read_text("utf-8"), _cells(claims, made)))
+    for folder in folders_of(claims, root):
+        write_ledger(folder)
 
 
 def behind(name: str) -> str:
@@ -325,17 +383,17 @@ def behind(name: str) -> str:
 @click.option("--write", "is_writing", is_flag=True, help="Fill the pages from the stored rows.")
 def main(claim: str | None, check: bool, is_writing: bool) -> None:
     """Print what is behind CLAIM (an id, a number, a study), or hold the pages to the rows."""
-    if is_writing:
-        write()
+    try:
+        if is_writing:
+            write()
+        if claim is not None:
+            click.echo(behind(claim))
+    except Refusal as error:
+        raise click.ClickException(str(error)) from error
     if check:
         found = faults()
         click.echo("\n".join(found) or "every number is as the stored rows have it")
         sys.exit(bool(found))
-    if claim is not None:
-        try:
-            click.echo(behind(claim))
-        except Refusal as error:
-            raise click.UsageError(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def gains_figure(claims: pd.DataFrame) -> Figure:
     figure.suptitle(
         f"mean@8 rises with both games in {counts['both']} of {len(tiny)} tiny worlds, with PKPO "
         f"in {counts['pkpo']},\nwith pivotal in {counts['pivotal']}; "
-        f"on SmolLM2 with {', '.join(found) or 'no method'}",
+        f"on SmolLM2, where answers are short, with {', '.join(found) or 'no method'}",
         x=0.01,
         ha="left",
     )

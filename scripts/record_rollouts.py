@@ -1,6 +1,6 @@
 """Where the rollouts of GRPO and pivotal go, by pass rate, each step: for notebook 07's picture.
 
-    python scripts/record_rollouts.py data/studies/greeting/rollouts.csv --replicates 300 301
+    python scripts/record_rollouts.py data/greeting/rollouts.csv --replicates 300 301
 
 Each run is one of the arena's: same task, base, seed and settings. A prompt's pass rate is exact:
 it is the probability of its correct texts under the model, at most five steps ago. A row is a step;

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from gdro.checks import Refusal
 from gdro_lab import claims
 
 
@@ -16,10 +17,10 @@ def copied(tmp_path):
     lines = (claims.ROOT / "README.md").read_text("utf-8").splitlines()
     ids = [line.split("`")[-2] if line.endswith("` |") else "rare-hard/both" for line in lines]
     shown = [line for line, one in zip(lines, ids, strict=True) if one == "rare-hard/both"]
+    shown = [line for line in shown if line.startswith("|") or "±" not in line]
     (tmp_path / "README.md").write_text("\n".join(shown), "utf-8")
-    file = Path(claims.STUDIES, "games-confirmed/runs.csv")
-    (tmp_path / file).parent.mkdir(parents=True)
-    shutil.copy(claims.ROOT / file, tmp_path / file)
+    folder = Path(claims.STUDIES, "games-confirmed")
+    shutil.copytree(claims.ROOT / folder, tmp_path / folder)
     kept = claims.read_claims()
     kept[kept.id == "rare-hard/both"].to_csv(tmp_path / claims.CLAIMS, index=False)
     return tmp_path
@@ -51,6 +52,44 @@ def test_a_changed_number_is_found_and_written_back(copied, page, old, new):
     assert len(claims.faults(copied)) == remaining
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("score", "@sys.modules['os'].mkdir('ran')"),  # was run as code
+        ("score", "study"),
+        ("score", "mean_at_8 of nobody"),
+        ("study", "nobody"),
+        ("world", "nobody"),
+        ("configuration", "both@fast"),
+        ("configuration", "both@3e-4"),
+        ("baseline", "grpo"),
+        ("replicates", "2118"),
+        ("replicates", "1-2"),
+    ],
+)
+def test_a_cell_that_no_rows_answer_is_said_in_one_line(copied, column, value, monkeypatch):
+    monkeypatch.chdir(copied)
+    kept = claims.read_claims(copied).head(1)
+    kept.assign(**{column: value}).to_csv(copied / claims.CLAIMS, index=False)
+    (found,) = claims.faults(copied)
+    assert "rare-hard/both" in found
+    assert not (copied / "ran").exists()
+    with pytest.raises(Refusal):
+        claims.write(copied)
+
+
+def test_rows_that_were_cut_are_found_where_the_claims_need_none_of_them(copied):
+    file = copied / claims.STUDIES / "games-confirmed/runs.csv"
+    lines = file.read_text("utf-8").splitlines(keepends=True)
+    parts = [line.partition(",")[0] for line in lines]
+    last = parts.index("games-confirmed/tuning-out-of-reach")
+    assert "games-confirmed/equal-rates" not in parts[last:]
+    file.write_text("".join(lines[:last]), "utf-8")
+    assert "runs.csv is missing, or not as it was written" in claims.faults(copied)[0]
+    file.write_text("", "utf-8")
+    assert len(claims.faults(copied)) == 1
+
+
 def printed(name):
     return CliRunner().invoke(claims.main, [name]).output
 
@@ -75,13 +114,6 @@ def test_a_claim_may_be_of_several_configurations_at_an_earlier_checkpoint():
     pairs = claims.pairs_of(claim)
     assert pairs.score.to_list() == pytest.approx(both.loc[2118:2120].to_list())
     assert pairs.baseline.to_list() == scores["grpo", 150].loc[2118:2120].to_list()
-
-
-def test_a_claim_about_runs_that_do_not_exist_is_refused():
-    claim = claims.read_claims().iloc[0].copy()
-    claim["configuration"] = "both@3e-4"
-    with pytest.raises(ValueError, match="both@3e-4"):
-        claims.pairs_of(claim)
 
 
 def test_several_worlds_are_averaged_within_a_replicate(copied):

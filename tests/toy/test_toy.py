@@ -163,7 +163,7 @@ def test_a_recorded_map_is_what_is_played(tmp_path):
     other, _ = maps.recorded_gain_map(record, *arguments[:-1], [6])
     assert (other["pass_at_8"].mean != gains["pass_at_8"].mean).all()
 
-    shipped = json.loads((ROOT / "data/studies/toy/map.json").read_text(encoding="utf-8"))
+    shipped = json.loads((ROOT / "data/toy/map.json").read_text(encoding="utf-8"))
     worlds, methods, _, _, seeds, checkpoints = shipped["settings"]
     step = shipped["step_sizes"]["pass_at_8"][-1][0]
     games = [
