@@ -10,12 +10,12 @@
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gdro.inspect.page import in_short, page
-from gdro.inspect.picture import check_picture, draw
+from gdro.inspect.picture import check_picture, draw, save
 from gdro.inspect.read import read
 from gdro.inspect.report import summarize, summarize_groups
 from gdro.inspect.table import Groups, Rollouts, form_groups
@@ -53,8 +53,30 @@ def inspect_logs(
     if out is not None:
         check_picture(out)
     summary = summarize(read(*logs, **columns), threshold)
+    summary["notes"] += _disagreement(logs[0], summary)
     if out is not None:
-        draw(summary).savefig(out, dpi=150)
+        save(summary, out)
     if as_json:
         return json.dumps(summary, indent=2, allow_nan=False)
     return page(summary, str(logs[0]))
+
+
+def _disagreement(log: Path, summary: Mapping[str, Any]) -> list[str]:
+    """A note where the trainer that wrote a log has counted other groups, in `inspect.json`."""
+    folder = log if log.is_dir() else log.parent
+    beside = [place / "inspect.json" for place in (folder, folder.parent)]
+    found = next((path for path in beside if path.is_file()), None)
+    if found is None or summary["groups"] is None:
+        return []
+    counted = json.loads(found.read_text(encoding="utf-8"))
+    if not {"rollouts", "groups"} <= counted.keys():  # of something else
+        return []
+    mixed = counted["groups"]["mixed"]
+    of_log = summary["rollouts"], round(summary["groups"]["mixed"], 3)
+    if of_log == (counted["rollouts"], round(mixed, 3)):
+        return []
+    return [
+        f"The trainer itself counted {counted['rollouts']:,} rollouts, and {mixed:.0%} of its "
+        f"groups as mixed ({found}): this log does not say which rollouts of later rounds belong "
+        "together, or lacks some that were sampled."
+    ]

@@ -15,8 +15,7 @@ grid, F functions of a pass rate.
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.special import xlog1py, xlogy
-from scipy.stats import binom, norm
+from scipy.special import gammaln, ndtri, xlog1py, xlogy
 
 POINTS = 101  # of the grid
 ROUNDS = 400  # of EM
@@ -85,6 +84,37 @@ def pass_probability(rates: np.ndarray, k: np.ndarray | int) -> np.ndarray:
     return 1 - (1 - rates) ** k
 
 
+def binomial(trials: np.ndarray, hits: np.ndarray, rates: np.ndarray) -> np.ndarray:
+    """Probability of `hits` correct rollouts in `trials`; scipy.stats is slow to import."""
+    ways = gammaln(trials + 1) - gammaln(hits + 1) - gammaln(trials - hits + 1)
+    return np.exp(ways + xlogy(hits, rates) + xlog1py(trials - hits, -rates))
+
+
+def wilson(share: float, count: float) -> tuple[float, float]:
+    """Wilson's 95% interval of a share of `count` observations, which is never of zero width."""
+    z = ndtri(1 - (1 - CONFIDENCE) / 2)
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    return max(float(middle - half), 0.0), min(float(middle + half), 1.0)
+
+
+def share_interval(is_G: np.ndarray, prompts_G: np.ndarray) -> tuple[float, float]:
+    """95% interval of a share of groups, which are alike where they have the same prompt.
+
+    Wilson's, of as many groups as would have the variance between the prompts.
+    """
+    share = float(is_G.mean())
+    _, row_G = np.unique(prompts_G, return_inverse=True)
+    sums_P = np.bincount(row_G, is_G - share)
+    prompts = len(sums_P)
+    variance = (sums_P**2).sum() / len(is_G) ** 2
+    count = float(prompts)
+    if variance > 0 and prompts > 1:
+        variance *= prompts / (prompts - 1)
+        count = min(share * (1 - share) / variance, len(is_G))
+    return wilson(share, count)
+
+
 class PassRates:
     """The distribution of pass rates behind some groups.
 
@@ -103,10 +133,10 @@ class PassRates:
         self.grid_M = pass_rate_grid()
         rng = np.random.default_rng(seed)
         self.trials_K, hits_K, self.counts_BK = count_cells(trials_G, hits_G, prompts_G, rng)
-        # probability of each pair of counts at each pass rate
-        self.likelihood_KM = binom.pmf(hits_K[:, None], self.trials_K[:, None], self.grid_M)
+        self.likelihood_KM = binomial(self.trials_K[:, None], hits_K[:, None], self.grid_M)
         self.weights_BM = fit_distributions(self.counts_BK, self.likelihood_KM)
         self.sampled = int(np.median(trials_G))
+        self.prompts = len(np.unique(prompts_G))
 
     @property
     def weights_M(self) -> np.ndarray:
@@ -134,8 +164,16 @@ class PassRates:
             low_F[f] = min(low_F[f], low)
             high_F[f] = max(high_F[f], high)
         value_F = means_BF[0]
+        for f in np.flatnonzero(high_F - low_F < 1e-9):  # as where all rollouts are correct
+            low_F[f], high_F[f] = wilson(value_F[f], self.prompts)
         ends_F2 = np.stack([np.minimum(low_F, value_F), np.maximum(high_F, value_F)], axis=1)
         return value_F, ends_F2.clip(0, 1)
+
+    def least_ratio(self, above_M: np.ndarray, below_M: np.ndarray) -> float:
+        """Lower end of the 95% interval of the ratio of two means."""
+        means_B2 = self.weights_BM[1:] @ np.stack([above_M, below_M], axis=1)
+        ratio_B = np.divide(*means_B2.T, where=means_B2[:, 1] > 0, out=np.ones(len(means_B2)))
+        return float(np.quantile(ratio_B, (1 - CONFIDENCE) / 2))
 
     def _reachable(self, values_M: np.ndarray) -> tuple[float, float]:
         """Least and largest mean of a function over the distributions that fit the log.
@@ -149,7 +187,7 @@ class PassRates:
         sizes_B = np.stack([np.bincount(size_K, row) for row in shares_BK])
         given_BK = np.divide(shares_BK, sizes_B[:, size_K], where=shares_BK > 0, out=0 * shares_BK)
         cells = len(size_K)
-        spread_K = given_BK[1:].std(axis=0) * norm.ppf(1 - (1 - CONFIDENCE) / (2 * cells))
+        spread_K = given_BK[1:].std(axis=0) * ndtri(1 - (1 - CONFIDENCE) / (2 * cells))
         # of a cell with hardly any groups, the estimate of the spread is poor
         spread_K = np.maximum(spread_K, 3 / self.counts_BK[0].sum())
         middle_K = self.weights_M @ self.likelihood_KM.T
@@ -167,14 +205,3 @@ class PassRates:
             )
             ends.append(float(found.fun) * sign if found.success else float("nan"))
         return ends[0], ends[1]
-
-    def posterior(self, trials_G: np.ndarray, hits_G: np.ndarray) -> np.ndarray:
-        """Distribution of the pass rate of each group, given counts of its own, (G, M).
-
-        Counts may be fractions, where visits of different age count differently.
-        """
-        # 0 log 0 is 0
-        logs_GM = xlogy(np.asarray(hits_G, float)[:, None], self.grid_M)
-        logs_GM = logs_GM + xlog1py(np.asarray(trials_G - hits_G, float)[:, None], -self.grid_M)
-        weights_GM = np.exp(logs_GM - logs_GM.max(axis=1, keepdims=True)) * self.weights_M
-        return weights_GM / weights_GM.sum(axis=1, keepdims=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gdro.checks import Refusal
 from gdro.files import without_repeats
+from gdro.inspect.projects import LOGS, Row, flatten, project_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,14 +19,14 @@ PART = 8192  # rows read at once, so that long completions fit
 MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "NULL", "null", "None"]
 MISSING += ["NaN", "nan", "-NaN", "-nan"]
 PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip", ".lz4")
-LOGGED = "completions/completions_*.parquet"  # where TRL writes them
+POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
     """The files of a log, in the order of their steps.
 
     Args:
-        paths: files, or one folder: of completions, TRL's output folder, or that of a run.
+        paths: files, or one folder: of rollouts, or that of a run of a trainer in `LOGS`.
 
     Raises:
         Refusal: where there is none, or where they are of several formats or runs.
@@ -61,15 +62,17 @@ def _check_others(files: list[Path]) -> None:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    logged = list(folder.glob(LOGGED))
-    if logged:  # a folder of a run has tables of its own beside them
-        return _in_order(logged)
+    for pattern in (pattern for patterns in LOGS.values() for pattern in patterns):
+        logged = list(folder.glob(pattern))
+        if logged:  # a folder of a run has tables of its own beside them
+            return _in_order(logged)
     files = [path for path in folder.iterdir() if path.suffix.lower() in READERS and path.is_file()]
     files = [path for path in files if not path.name.startswith(".")]
     is_run = (folder / "record.jsonl").is_file()
     if files and not is_run:
         return _of_one_format(files, str(folder))
-    logged = list(folder.rglob(LOGGED))
+    [pattern] = LOGS["TRL"]
+    logged = list(folder.rglob(pattern))
     runs = sorted({str(path.parent.parent.relative_to(folder)) for path in logged})
     if len(runs) > 1:
         raise Refusal(f"{folder} must hold one run, got {len(runs)}, such as {runs[:3]}: name one")
@@ -100,16 +103,20 @@ def _in_order(files: list[Path]) -> list[Path]:
     return sorted(files, key=place)
 
 
-def parts_of(file: Path, texts: Collection[str] = ()) -> Iterator["pd.DataFrame"]:
+def parts_of(
+    file: Path, texts: Collection[str] = (), project: str | None = None
+) -> Iterator["pd.DataFrame"]:
     """Read a file, at most `PART` rows at a time, with an index from 0; Refusal if it is cut.
 
     Args:
         file: of a format of `READERS`.
         texts: columns whose cells are texts in a CSV file, too, where 07 and 7 differ.
+        project: whose nested rows are made flat.
     """
     start = 0
     try:
-        for part in READERS[file.suffix.lower()](file, texts):
+        _check_fetched(file)
+        for part in READERS[file.suffix.lower()](file, texts, project):
             part.index = range(start, start + len(part))  # type: ignore[assignment]
             start += len(part)
             yield part
@@ -122,13 +129,31 @@ def parts_of(file: Path, texts: Collection[str] = ()) -> Iterator["pd.DataFrame"
         raise Refusal(f"{file} is cut, or not what its ending says ({reason})") from None
 
 
+def project_in(file: Path) -> str | None:
+    """The project whose schema the first row of a file has."""
+    if file.suffix.lower() != ".jsonl":
+        return None
+    try:
+        with file.open(encoding="utf-8-sig") as lines:
+            row = json.loads(next(line for line in lines if line.strip()))
+    except (ValueError, OSError, RecursionError, StopIteration):
+        return None  # `parts_of` says what is wrong
+    return project_of(row) if isinstance(row, dict) else None
+
+
+def _check_fetched(file: Path) -> None:
+    with file.open("rb") as opened:
+        if opened.read(len(POINTER)) == POINTER:
+            raise Refusal(f"{file} is a pointer of Git LFS: fetch the file, as with git lfs pull")
+
+
 def _check_names(names: list[str], file: Path) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise Refusal(f"{file} must have each column once, got {twice} more than once")
 
 
-def _parquet(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
+def _parquet(file: Path, *_: object) -> Iterator["pd.DataFrame"]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as opened:
@@ -137,7 +162,7 @@ def _parquet(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
             yield batch.to_pandas(ignore_metadata=True)  # an index of pandas is a column too
 
 
-def _csv(file: Path, texts: Collection[str]) -> Iterator["pd.DataFrame"]:
+def _csv(file: Path, texts: Collection[str], *_: object) -> Iterator["pd.DataFrame"]:
     import pandas as pd
 
     header = pd.read_csv(file, header=None, nrows=1, dtype=str, keep_default_na=False)
@@ -156,7 +181,7 @@ def _csv(file: Path, texts: Collection[str]) -> Iterator["pd.DataFrame"]:
             yield from parts
 
 
-def _jsonl(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
+def _jsonl(file: Path, _: Collection[str], project: str | None) -> Iterator["pd.DataFrame"]:
     """The objects of a file of JSON lines; blank lines are passed over.
 
     Values stay as they are: a column of floats would make one of 2**53 and 2**53 + 1.
@@ -175,13 +200,20 @@ def _jsonl(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
                 raise ValueError(f"line {place}: {error}") from None
             if not isinstance(row, dict):
                 raise ValueError(f"line {place} is no object: {line[:40]!r}")
-            rows.append(row)
-            if len(rows) == PART:
+            rows += [row] if project is None else _flat(row, project, place)
+            if len(rows) >= PART:
                 yield pd.DataFrame(rows, dtype=object)
                 rows = []
                 is_empty = False
     if rows or is_empty:
         yield pd.DataFrame(rows, dtype=object)
+
+
+def _flat(row: Row, project: str, place: int) -> list[dict]:
+    try:
+        return flatten(row, project)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"line {place} is not in the schema of {project}: {error!r}") from None
 
 
 READERS = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}

@@ -36,17 +36,40 @@ def check_picture(out: Path) -> None:
         raise Refusal(f"out needs matplotlib, got {out}: pip install matplotlib") from None
 
 
+def save(summary: Mapping[str, Any], out: Path) -> None:
+    """Write the picture, all of it or nothing, as where the disk is full."""
+    partial = out.with_name(f".{out.name}.tmp")
+    try:
+        draw(summary).savefig(partial, dpi=150, format=out.suffix[1:].lower())
+        os.replace(partial, out)
+    except OSError as error:
+        raise Refusal(
+            f"out must be a file that can be written, got {out}: {error.strerror}"
+        ) from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def draw(summary: Mapping[str, Any]) -> "Figure":
-    """Three panels of what `gdro.inspect.summarize` returns."""
+    """Three panels of what `gdro.inspect.summarize` returns; two where nothing is said of prompts.
+
+    Raises:
+        Refusal: where it is not known which rollouts are correct.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
-    _draw_groups(left, summary)
-    _draw_rates(middle, summary["pass_rates"])
-    _draw_other_n(right, summary)
-    for panel in (left, middle, right):
+    if summary["groups"] is None:
+        raise Refusal("out needs to know which rollouts are correct: name --threshold")
+
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2 if summary["pass_rates"] is None else 3)
+    _draw_groups(panels[0], summary)
+    if summary["pass_rates"] is not None:
+        _draw_rates(panels[1], summary["pass_rates"])
+    _draw_other_n(panels[-1], summary)
+    for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
+    for panel in panels[:-1]:
         panel.set_ylim(0, 100)
     return figure
 
@@ -61,7 +84,7 @@ def _draw_groups(panel: "Axes", summary: Mapping[str, Any]) -> None:
         panel.bar(range(len(parts)), shares, bottom=below, label=kind, width=0.85, **LOOKS[kind])
         below += shares
     silent = 100 * summary["silent"]
-    panel.set_title(f"{silent:.0f}% of the groups taught GRPO nothing", loc="left", fontsize=10)
+    panel.set_title(f"{silent:.0f}% of the groups have equal rewards", loc="left", fontsize=10)
     panel.set(xticks=range(len(parts)), xticklabels=names, ylabel="rollout groups, %")
     panel.set_xlabel("fifths of the run, by first step" if len(parts) > 1 else "")
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, frameon=False)
@@ -82,18 +105,19 @@ def _draw_rates(panel: "Axes", rates: Mapping[str, Any]) -> None:
 
 
 def _draw_other_n(panel: "Axes", summary: Mapping[str, Any]) -> None:
-    """Share of mixed groups against the number of rollouts."""
-    n = [int(name) for name in summary["mixed_by_n"]]
-    shares = 100 * np.array([*summary["mixed_by_n"].values()])
-    ends = 100 * np.array([*summary["mixed_by_n_interval"].values()])
+    """Mixed groups that a thousand rollouts bring, against the number of rollouts of a prompt."""
+    n = [int(name) for name in summary["mixed_per_thousand"]]
+    ends = np.array([*summary["mixed_per_thousand_interval"].values()])
     panel.fill_between(n, *ends.T, color="#d9d9d9", label="95% interval")
-    panel.plot(n, shares, "o-", color="black", label="expected")
+    panel.plot(n, [*summary["mixed_per_thousand"].values()], "o-", color="black", label="expected")
     own = summary["rollouts_per_group"]
-    mixed = 100 * summary["groups"]["mixed"]
+    mixed = 1000 * summary["groups"]["mixed"] / own
     panel.plot(
         [own], [mixed], "D", color="#e8c84a", markeredgecolor="black", label="this log", ms=8
     )
     panel.set_xscale("log", base=2)
-    panel.set(xticks=n, xticklabels=n, xlabel="rollouts of a prompt", ylabel="mixed groups, %")
+    panel.set(xticks=n, xticklabels=n, xlabel="rollouts of a prompt")
+    panel.set_ylabel("mixed groups per 1,000 rollouts")
+    panel.set_ylim(bottom=0)
     panel.set_title("Other numbers of rollouts", loc="left", fontsize=10)
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, frameon=False)

@@ -4,19 +4,27 @@ Axes: G rollout groups, C classes of pass rates, N numbers of rollouts, F functi
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from gdro.checks import check
-from gdro.inspect.difficulty import EDGES, PassRates, mixed_probability, pass_probability
+from gdro.inspect.difficulty import (
+    EDGES,
+    PassRates,
+    mixed_probability,
+    pass_probability,
+    share_interval,
+)
 from gdro.inspect.table import Groups, Rollouts, choose_threshold, form_groups
 
 KINDS = ("solved", "failed", "mixed")
 OTHER_N = (2, 4, 8, 16, 32, 64)
 OTHER_K = (1, 2, 4, 8, 16, 32, 64)
 PARTS = 5  # of the run, whose shares are compared
+FEWEST = 100  # groups of which anything is concluded
+MOST_LEFT_OUT = 0.1  # of the rows
+CLEARLY = 1.2  # times as many mixed groups
 
 
 def summarize(
@@ -35,14 +43,19 @@ def summarize(
         Refusal: where no group has two rollouts.
     """
     chosen = choose_threshold(rollouts.rewards_R) if threshold is None else threshold
-    chosen = check("threshold", float(chosen))
-    groups = form_groups(rollouts, chosen)
+    if chosen is not None:
+        chosen = check("threshold", float(chosen))
+    groups = form_groups(rollouts, chosen or 0.0)
+    singles = int((np.bincount(rollouts.groups_R) == 1).sum())
     return summarize_groups(
         groups,
         chosen,
         kind=rollouts.kind,
         unit=rollouts.unit,
+        counted_in=rollouts.counted_in,
         has_steps=rollouts.has_steps,
+        has_prompts=rollouts.has_prompts,
+        left_out=singles + rollouts.left_out,
         notes=[*rollouts.notes, *_notes_of_rollouts(rollouts, groups, threshold, chosen)],
         seed=seed,
     )
@@ -50,11 +63,14 @@ def summarize(
 
 def summarize_groups(
     groups: Groups,
-    threshold: float,
+    threshold: float | None,
     *,
-    kind: str = "TRL",
+    kind: str = "GDROTrainer",
     unit: str = "tokens",
+    counted_in: str = "rollouts",
     has_steps: bool = True,
+    has_prompts: bool = True,
+    left_out: int = 0,
     notes: Sequence[str] = (),
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -62,54 +78,104 @@ def summarize_groups(
 
     Args:
         groups: at least one.
-        threshold: above which a reward was correct.
-        kind, unit, has_steps, notes: as of `Rollouts`.
+        threshold: above which a reward was correct; None where that is not known.
+        kind, unit, counted_in, has_steps, has_prompts, notes: as of `Rollouts`.
+        left_out: rows that are in no group.
         seed: as for `summarize`.
     """
-    # of all groups, as they were sampled
-    during = PassRates(groups.trials_G, groups.hits_G, groups.prompts_G, seed)
     sizes = groups.trials_G
     tokens = None
     if unit == "tokens" and groups.lengths_G is not None:
         tokens = int(groups.lengths_G.sum())
-    return {
+    summary = {
         "kind": kind,
         "rollouts": int(sizes.sum()),
         "tokens": tokens,
-        "prompts": len(np.unique(groups.prompts_G)),
+        "prompts": len(np.unique(groups.prompts_G)) if has_prompts else None,
         "steps": len(np.unique(groups.steps_G)) if has_steps else None,
+        "number_of_groups": len(groups),
         "rollouts_per_group": float(sizes.mean()),
-        "pass_rate": float(groups.hits_G.sum() / sizes.sum()),
         "threshold": threshold,
+        "silent": float(groups.is_flat_G.mean()),
+        "silent_interval": list(share_interval(groups.is_flat_G, groups.prompts_G)),
+        "needed": _needed(groups, counted_in),
+        "withheld": _withheld(groups, left_out),
+        "notes": list(notes),
+    }
+    if threshold is None:
+        return summary | dict.fromkeys(OF_CORRECTNESS)
+    # of all groups, as they were sampled
+    during = PassRates(groups.trials_G, groups.hits_G, groups.prompts_G, seed)
+    summary["notes"] += _notes_of_groups(groups, threshold)
+    return summary | {
+        "pass_rate": float(groups.hits_G.sum() / sizes.sum()),
         "groups": shares_of(groups, np.ones(len(groups))),
+        "groups_interval": intervals_of(groups),
         "rollouts_in": shares_of(groups, sizes),
         "length_in": None if groups.lengths_G is None else shares_of(groups, groups.lengths_G),
-        "silent": float(groups.is_flat_G.mean()),
         "over_the_run": shares_over_the_run(groups) if has_steps else [],
-        "pass_rates": difficulty_of(groups, seed),
-        **other_n(during),
-        "notes": [*notes, *_notes_of_groups(groups, threshold)],
+        "pass_rates": difficulty_of(groups, seed) if has_prompts else None,
+        **other_n(during, sizes),
     }
+
+
+OF_CORRECTNESS = ("pass_rate", "groups", "groups_interval", "rollouts_in", "length_in")
+OF_CORRECTNESS += ("over_the_run", "pass_rates", "mixed_by_n", "mixed_by_n_interval")
+OF_CORRECTNESS += ("mixed_per_thousand", "mixed_per_thousand_interval", "better_n")
+
+
+def _needed(groups: Groups, counted_in: str) -> dict[str, Any] | None:
+    """Shares of what TRL computes that GRPO's gradient needs: nothing that cannot change it."""
+    computed = 0.0 if groups.computed_G is None else float(groups.computed_G.sum())
+    if not computed:
+        return None
+    return {
+        "of": counted_in,
+        "share": float(groups.needed_G.sum()) / computed,
+        "share_with_beta": float(groups.shared_G.sum()) / computed,
+    }
+
+
+def _withheld(groups: Groups, left_out: int) -> str | None:
+    """Why nothing is concluded from these groups, or None."""
+    if len(groups) < FEWEST:
+        return f"there are fewer than {FEWEST} rollout groups"
+    rows = int(groups.trials_G.sum()) + left_out
+    if left_out > MOST_LEFT_OUT * rows:
+        return f"{left_out / rows:.0%} of the rows were left out"
+    return None
+
+
+def _masks(groups: Groups) -> dict[str, np.ndarray]:
+    masks = (groups.is_solved_G, groups.is_failed_G, groups.is_mixed_G)
+    return dict(zip(KINDS, masks, strict=True))
 
 
 def shares_of(groups: Groups, weights_G: np.ndarray) -> dict[str, float]:
     """Shares of solved, failed and mixed groups, weighted."""
     total = float(weights_G.sum()) or 1.0
-    masks = (groups.is_solved_G, groups.is_failed_G, groups.is_mixed_G)
-    return {
-        kind: float(weights_G[mask_G].sum()) / total
-        for kind, mask_G in zip(KINDS, masks, strict=True)
-    }
+    masks = _masks(groups).items()
+    return {kind: float(weights_G[mask_G].sum()) / total for kind, mask_G in masks}
 
 
-def shares_over_the_run(groups: Groups) -> list[dict[str, float]]:
-    """The shares in each fifth of the run, by groups."""
-    ends = np.linspace(0, len(groups), PARTS + 1).astype(int)
+def intervals_of(groups: Groups) -> dict[str, list[float]]:
+    """95% intervals of the shares of solved, failed and mixed groups."""
+    masks = _masks(groups).items()
+    return {kind: list(share_interval(mask_G, groups.prompts_G)) for kind, mask_G in masks}
+
+
+def shares_over_the_run(groups: Groups) -> list[dict[str, Any]]:
+    """The shares in each fifth of the run, of whole steps; none of fewer steps than fifths."""
+    steps, place_G = np.unique(groups.steps_G, return_inverse=True)
+    if len(steps) < PARTS:
+        return []
+    part_G = place_G * PARTS // len(steps)
     parts = []
-    for start, end in pairwise(ends):
-        if start < end:
-            part = groups.take(np.arange(start, end))
-            parts.append({"from_step": int(part.steps_G[0])} | shares_of(part, np.ones(len(part))))
+    for number in range(PARTS):
+        part = groups.take(part_G == number)
+        shares = shares_of(part, np.ones(len(part)))
+        first = {"from_step": int(part.steps_G[0])}
+        parts.append(first | shares | {"interval": intervals_of(part)})
     return parts
 
 
@@ -138,29 +204,63 @@ def difficulty_of(groups: Groups, seed: int) -> dict[str, Any]:
     }
 
 
-def other_n(rates: PassRates) -> dict[str, Any]:
-    """Share of mixed groups at other n, and rollouts that are sampled for a mixed group."""
+def other_n(rates: PassRates, trials_G: np.ndarray) -> dict[str, Any]:
+    """Mixed groups at other n: their share, and how many a thousand rollouts bring."""
     n_N = np.array(OTHER_N)
     mixed_N, ends_N2 = rates.mean_of(mixed_probability(rates.grid_M, n_N[:, None]), n_N)
     names = [str(n) for n in OTHER_N]
-    # dynamic sampling samples until enough groups are mixed, so it pays for the others as well
-    cost_N = np.divide(n_N, mixed_N, out=np.full(len(n_N), np.nan), where=mixed_N > 0)
-    costs = [float(cost) if np.isfinite(cost) else None for cost in cost_N]
-    return {
-        "mixed_by_n": dict(zip(names, mixed_N.tolist(), strict=True)),
-        "mixed_by_n_interval": dict(zip(names, ends_N2.tolist(), strict=True)),
-        "rollouts_per_mixed_group": dict(zip(names, costs, strict=True)),
+    per_N = 1000 / n_N
+    values = {
+        "mixed_by_n": mixed_N,
+        "mixed_by_n_interval": ends_N2,
+        "mixed_per_thousand": mixed_N * per_N,
+        "mixed_per_thousand_interval": ends_N2 * per_N[:, None],
     }
+    named = {name: dict(zip(names, row.tolist(), strict=True)) for name, row in values.items()}
+    return named | {"better_n": better_n(rates, trials_G)}
+
+
+def better_n(rates: PassRates, trials_G: np.ndarray) -> int | None:
+    """A number of rollouts that brings clearly more mixed groups for as many rollouts, or None.
+
+    Mixed groups per rollout, (1 - p^n - (1 - p)^n) / n, never rise with n, so only smaller numbers
+    are tried, and each must bring a fifth more than the one before: two rollouts bring at most a
+    seventh more than four, and their gradient is noisier. None for groups of unequal sizes.
+    """
+    now = int(trials_G[0])
+    if (trials_G != now).any():
+        return None
+    best = now
+    for n in (n for n in reversed(OTHER_N) if n < now):
+        above_M = mixed_probability(rates.grid_M, n) / n
+        if rates.least_ratio(above_M, mixed_probability(rates.grid_M, best) / best) < CLEARLY:
+            break
+        best = n
+    return best if best < now else None
 
 
 def _notes_of_rollouts(
-    rollouts: Rollouts, groups: Groups, asked: float | None, threshold: float
+    rollouts: Rollouts, groups: Groups, asked: float | None, threshold: float | None
 ) -> Iterator[str]:
     different = np.unique(rollouts.rewards_R)
     singles = int((np.bincount(rollouts.groups_R) == 1).sum())
     if singles:
-        yield f"{singles} groups have a single rollout and are left out."
-    if len(different) > 2:
+        yield (
+            f"{singles} groups have a single rollout and are left out. If they belong together, "
+            "name the question with --prompt, or the group with --group."
+        )
+    if rollouts.discarded_R is not None and rollouts.discarded_R.any():
+        yield (
+            f"{int(rollouts.discarded_R.sum())} rollouts were sampled and discarded: they count in "
+            "the groups, not in what is computed."
+        )
+    if threshold is None:
+        yield (
+            f"Rewards take {len(different)} values from {different[0]:g} to {different[-1]:g}, so "
+            "nothing says which rollouts are correct: name the reward above which they are with "
+            "--threshold, or the column that judges the answer with --reward."
+        )
+    elif len(different) > 2:
         yield (
             f"Rewards take {len(different)} values from {different[0]:g} to {different[-1]:g}; a "
             f"rollout counts as correct above {threshold:g} (--threshold)."
