@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gdro.inspect.page import in_short, page
-from gdro.inspect.picture import check_picture, draw, save
+from gdro.inspect.picture import draw, save
 from gdro.inspect.read import read
 from gdro.inspect.report import summarize, summarize_groups
 from gdro.inspect.table import Groups, Rollouts, form_groups
@@ -50,8 +50,6 @@ def inspect_logs(
         out: of the picture; None for none.
         **columns: names of columns.
     """
-    if out is not None:
-        check_picture(out)
     summary = summarize(read(*logs, **columns), threshold)
     summary["notes"] += _disagreement(logs[0], summary)
     if out is not None:
@@ -63,8 +61,7 @@ def inspect_logs(
 
 def _disagreement(log: Path, summary: Mapping[str, Any]) -> list[str]:
     """A note where the trainer that wrote a log has counted other groups, in `inspect.json`."""
-    folder = log if log.is_dir() else log.parent
-    beside = [place / "inspect.json" for place in (folder, folder.parent)]
+    beside = [place / "inspect.json" for place in (log, *log.parents[:2])]
     found = next((path for path in beside if path.is_file()), None)
     if found is None or summary["groups"] is None:
         return []

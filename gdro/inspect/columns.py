@@ -66,6 +66,7 @@ class Columns:
 def choose_columns(
     present: Sequence[str],
     numeric: Sequence[str],
+    empty: Sequence[str],
     asked: Mapping[str, str | None],
     rewards: Sequence[str],
     file: str,
@@ -75,7 +76,8 @@ def choose_columns(
 
     Args:
         present: names of all columns, in the file's order.
-        numeric: those that hold numbers, or nothing so far.
+        numeric: those that hold numbers.
+        empty: those that hold nothing in the first rows.
         asked: what the user said of prompt, step, tokens, prompt_tokens and group.
         rewards: the columns of rewards that the user named.
         file: named in messages.
@@ -99,10 +101,10 @@ def choose_columns(
         late.append("uid")
     known: set[str | None] = set()
     if not rewards and kind in ("TRL", "GDROTrainer"):
-        others = {"advantage", "discarded", *chosen.values()}
+        others = {"advantage", "discarded", "uid", *chosen.values()}
         others = others.union(*(NAMES[role] for role in chosen))
         rewards = [name for name in numeric if name not in others]
-        known = others.union(present)
+        known = others.union(present).difference(empty)
     elif not rewards:
         rewards = [name for name in NAMES["reward"] if name in present][:1]
     if not rewards:
@@ -114,7 +116,6 @@ def choose_columns(
             f"{file} must have a column of prompts or of groups, got {list(present)}: name it with "
             "--prompt or --group"
         )
-    _check_once(chosen, rewards)
     has_tokens = chosen["tokens"] is not None
     if has_tokens and kind not in ("TRL", "GDROTrainer"):
         chosen["text"] = None
@@ -134,12 +135,3 @@ def _kind_of(present: Sequence[str]) -> str:
     if {"prompt", "completion", "advantage"} <= set(present):
         return "GDROTrainer" if {"uid", "rollout_group"} <= set(present) else "TRL"
     return "verl" if {"input", "output", "score"} <= set(present) else "table"
-
-
-def _check_once(chosen: Mapping[str, str | None], rewards: Sequence[str]) -> None:
-    """Refuse a column of rewards that is named twice, or read as something else too."""
-    if len(set(rewards)) < len(rewards):
-        raise Refusal(f"reward must name each column once, got {list(rewards)}")
-    for role in ("prompt", "step", "tokens", "prompt_tokens", "group"):
-        if chosen[role] in rewards:
-            raise Refusal(f"{role} must not be a column of rewards, got {chosen[role]!r}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gdro.checks import Refusal
 from gdro.files import without_repeats
-from gdro.inspect.projects import LOGS, Row, flatten, project_of
+from gdro.inspect.projects import LOGS, flatten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +62,7 @@ def _check_others(files: list[Path]) -> None:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    for pattern in (pattern for patterns in LOGS.values() for pattern in patterns):
+    for pattern in LOGS:
         logged = list(folder.glob(pattern))
         if logged:  # a folder of a run has tables of its own beside them
             return _in_order(logged)
@@ -71,8 +71,7 @@ def _files_in(folder: Path) -> list[Path]:
     is_run = (folder / "record.jsonl").is_file()
     if files and not is_run:
         return _of_one_format(files, str(folder))
-    [pattern] = LOGS["TRL"]
-    logged = list(folder.rglob(pattern))
+    logged = list(folder.rglob(LOGS[0]))
     runs = sorted({str(path.parent.parent.relative_to(folder)) for path in logged})
     if len(runs) > 1:
         raise Refusal(f"{folder} must hold one run, got {len(runs)}, such as {runs[:3]}: name one")
@@ -127,18 +126,6 @@ def parts_of(
     except (ValueError, OSError, Warning) as error:  # of pandas, pyarrow and json
         reason = str(error).strip().partition("\n")[0][:120]
         raise Refusal(f"{file} is cut, or not what its ending says ({reason})") from None
-
-
-def project_in(file: Path) -> str | None:
-    """The project whose schema the first row of a file has."""
-    if file.suffix.lower() != ".jsonl":
-        return None
-    try:
-        with file.open(encoding="utf-8-sig") as lines:
-            row = json.loads(next(line for line in lines if line.strip()))
-    except (ValueError, OSError, RecursionError, StopIteration):
-        return None  # `parts_of` says what is wrong
-    return project_of(row) if isinstance(row, dict) else None
 
 
 def _check_fetched(file: Path) -> None:
@@ -200,20 +187,16 @@ def _jsonl(file: Path, _: Collection[str], project: str | None) -> Iterator["pd.
                 raise ValueError(f"line {place}: {error}") from None
             if not isinstance(row, dict):
                 raise ValueError(f"line {place} is no object: {line[:40]!r}")
-            rows += [row] if project is None else _flat(row, project, place)
+            try:
+                rows += [row] if project is None else flatten(row, project)
+            except (KeyError, TypeError, AttributeError) as error:
+                raise ValueError(f"line {place} is not {project}'s: {error!r}") from None
             if len(rows) >= PART:
                 yield pd.DataFrame(rows, dtype=object)
                 rows = []
                 is_empty = False
     if rows or is_empty:
         yield pd.DataFrame(rows, dtype=object)
-
-
-def _flat(row: Row, project: str, place: int) -> list[dict]:
-    try:
-        return flatten(row, project)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"line {place} is not in the schema of {project}: {error!r}") from None
 
 
 READERS = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}

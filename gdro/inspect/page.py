@@ -12,7 +12,7 @@ WIDTH = 98  # characters of a line
 def page(summary: Mapping[str, Any], title: str = "") -> str:
     """One screen of plain words about what `summarize` returns."""
     blocks = [_head(summary, title), in_short(summary)]
-    if summary["groups"] is not None:
+    if summary["groups"] is not None:  # else it is not known which rollouts are correct
         blocks.append(_where(summary))
         if summary["pass_rates"] is not None:
             blocks.append(_difficulty(summary["pass_rates"]))
@@ -47,49 +47,47 @@ def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
         "rewards: GRPO's advantages are 0 there, and the gradient is that of the others."
     ]
     needed = summary["needed"]
-    advice = []
+    advice = ""
     if summary["withheld"] is not None:
         said.append(f"Nothing is concluded, since {summary['withheld']}.")
     elif summary["kind"] == "GDROTrainer":
         said.append("What GDROTrainer computed of them is in its log: gdro/computed_tokens.")
     elif needed is not None:
         said.append(_needs(needed))
-        advice = _advice(summary["kind"], needed)
+        advice = _advice(summary["kind"], needed["of"])
     said.append("Which method to take: docs/choose.md.")
     yield from wrap(" ".join(said), WIDTH)
-    yield from advice
+    if advice:
+        yield advice
 
 
 def _needs(needed: Mapping[str, Any]) -> str:
     share = _share(needed["share"])
-    if needed["of"] == "tokens":
+    if needed["of"] not in ("tokens", "characters"):
         return (
-            "Without them, and with each prompt computed once for its rollouts, the same training "
-            f"needs {share} of the tokens that TRL computes."
+            f"Without them the same training needs {share} of the {needed['of']}; how long the "
+            "prompts are, which have to be computed only once for all rollouts, the log does not "
+            "say."
         )
+    of = f"{share} of the tokens that TRL computes"
     if needed["of"] == "characters":
-        return (
-            "Without them, and with each prompt computed once for its rollouts, the same training "
-            f"needs about {share} of what TRL computes (by characters: the log has no tokens)."
-        )
+        of = f"about {share} of what TRL computes (by characters: the log counts no tokens)"
     return (
-        f"Without them the same training needs {share} of the {needed['of']}; how long the prompts "
-        "are, which need computing only once for all rollouts, the log does not say."
+        "Without them, and with each prompt computed once for its rollouts, the same training "
+        f"needs {of}; {_share(needed['share_with_beta'])} with beta > 0, where no rollout may be "
+        "left out."
     )
 
 
-def _advice(kind: str, needed: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of a configuration that save it, each with what is left."""
-    knows_prompts = needed["of"] in ("tokens", "characters")
-    shared = _share(needed["share_with_beta"])
-    if kind == "verl" and knows_prompts:
-        line = "actor_rollout_ref.actor.use_prefix_grouper=True"
-        yield f"    {line}    # verl: each prompt once, {shared}"
-    elif kind != "verl":
-        beta = f"; with beta > 0, each prompt once: {shared}" * knows_prompts
-        where = "" if kind == "TRL" else "TRL, "
-        line = 'GDROConfig(gdro_method="grpo")'
-        yield f"    {line}    # {where}in place of GRPOConfig{beta}"
+def _advice(kind: str, counted_in: str) -> str:
+    """The line of a configuration that saves it."""
+    if kind == "TRL":
+        return '    GDROConfig(gdro_method="grpo")    # in place of GRPOConfig'
+    if kind != "verl":
+        return '    GDROConfig(gdro_method="grpo")    # in TRL, in place of GRPOConfig'
+    if counted_in == "characters":
+        return "    actor_rollout_ref.actor.use_prefix_grouper=True    # the prompts once, in verl"
+    return ""
 
 
 def _where(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -129,22 +127,31 @@ def _difficulty(rates: Mapping[str, Any]) -> Iterator[str]:
 
 def _other_n(summary: Mapping[str, Any]) -> Iterator[str]:
     yield "WHAT ANOTHER NUMBER OF ROLLOUTS WOULD BRING, with as many rollouts, prompts like these"
-    per_thousand = summary["mixed_per_thousand"]
-    yield _row("rollouts a prompt", per_thousand)
-    yield _row("mixed groups per 1,000", [f"{number:.3g}" for number in per_thousand.values()])
-    yield _row("  rollouts", map(_range, summary["mixed_per_thousand_interval"].values()))
+    yield _row("rollouts a prompt", summary["mixed_by_n"])
+    per = per_thousand(summary)
+    yield _row("mixed groups per 1,000", [f"{number:.3g}" for number, _ in per.values()])
+    yield _row("  rollouts", [_range(ends) for _, ends in per.values()])
     if summary["withheld"] is not None:
         return
     better = summary["better_n"]
     if better is None:
         said = "No other number brings clearly more mixed groups than this log's."
     else:
-        low, high = summary["mixed_per_thousand_interval"][str(better)]
+        number, ends = per[str(better)]
         said = (
             f"With {better} rollouts a prompt, and more prompts, 1,000 rollouts bring "
-            f"{per_thousand[str(better)]:.3g} mixed groups ({_range([low, high])})."
+            f"{number:.3g} mixed groups ({_range(ends)})."
         )
     yield from wrap(f"{said} What a mixed group teaches, no log says.", WIDTH)
+
+
+def per_thousand(summary: Mapping[str, Any]) -> dict[str, tuple[float, list[float]]]:
+    """Mixed groups in a thousand rollouts, with the interval, by the rollouts of a prompt."""
+    ends = summary["mixed_by_n_interval"]
+    return {
+        n: (1000 / int(n) * share, [1000 / int(n) * end for end in ends[n]])
+        for n, share in summary["mixed_by_n"].items()
+    }
 
 
 def _row(name: str, cells: Any, width: int = 12) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gdro.checks import Refusal
+from gdro.inspect.page import per_thousand
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,31 +22,16 @@ LOOKS: dict[str, dict[str, Any]] = {
     "mixed": {"color": "#e8c84a"},
     "solved": {"color": "#6f9bbd", "hatch": "//", "edgecolor": "white", "linewidth": 0},
 }
-FORMATS = (".png", ".pdf", ".svg")
-
-
-def check_picture(out: Path) -> None:
-    """Refuse a path where no picture can be written, before anything is read."""
-    if out.suffix.lower() not in FORMATS or not out.parent.is_dir():
-        raise Refusal(f"out must be a {', '.join(FORMATS)} in a folder that exists, got {out}")
-    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
-        raise Refusal(f"out must be a file that can be written, got {out}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise Refusal(f"out needs matplotlib, got {out}: pip install matplotlib") from None
 
 
 def save(summary: Mapping[str, Any], out: Path) -> None:
     """Write the picture, all of it or nothing, as where the disk is full."""
-    partial = out.with_name(f".{out.name}.tmp")
+    partial = out.with_name(f".{out.stem}.part{out.suffix}")
     try:
-        draw(summary).savefig(partial, dpi=150, format=out.suffix[1:].lower())
+        draw(summary).savefig(partial, dpi=150)
         os.replace(partial, out)
-    except OSError as error:
-        raise Refusal(
-            f"out must be a file that can be written, got {out}: {error.strerror}"
-        ) from None
+    except (OSError, ValueError, ImportError) as error:  # no such folder, format, or matplotlib
+        raise Refusal(f"out must be a picture that can be written, got {out}: {error}") from None
     finally:
         partial.unlink(missing_ok=True)
 
@@ -106,10 +92,11 @@ def _draw_rates(panel: "Axes", rates: Mapping[str, Any]) -> None:
 
 def _draw_other_n(panel: "Axes", summary: Mapping[str, Any]) -> None:
     """Mixed groups that a thousand rollouts bring, against the number of rollouts of a prompt."""
-    n = [int(name) for name in summary["mixed_per_thousand"]]
-    ends = np.array([*summary["mixed_per_thousand_interval"].values()])
+    per = per_thousand(summary)
+    n = [int(name) for name in per]
+    ends = np.array([both for _, both in per.values()])
     panel.fill_between(n, *ends.T, color="#d9d9d9", label="95% interval")
-    panel.plot(n, [*summary["mixed_per_thousand"].values()], "o-", color="black", label="expected")
+    panel.plot(n, [number for number, _ in per.values()], "o-", color="black", label="expected")
     own = summary["rollouts_per_group"]
     mixed = 1000 * summary["groups"]["mixed"] / own
     panel.plot(

@@ -7,26 +7,16 @@ prime-rl          rollouts/step_*/train/all/traces.jsonl      a row for each epi
 from collections.abc import Mapping
 from typing import Any
 
-LOGS = {  # files of a run, relative to its folder; the first pattern that finds any is read
-    "TRL": ("completions/completions_*.parquet",),
-    "tinker-cookbook": ("iteration_*/train_rollout_summaries.jsonl",),
-    "prime-rl": (
-        "rollouts/step_*/train/all/traces.jsonl",
-        "rollouts/step_*/train/effective/traces.jsonl",
-        "step_*/train/all/traces.jsonl",
-        "step_*/train/effective/traces.jsonl",
-    ),
-}
+LOGS = (  # files of a run, relative to its folder; the first pattern that finds any is read
+    "completions/completions_*.parquet",  # TRL's
+    "iteration_*/train_rollout_summaries.jsonl",
+    "rollouts/step_*/train/all/traces.jsonl",
+    "rollouts/step_*/train/effective/traces.jsonl",
+    "step_*/train/all/traces.jsonl",
+    "step_*/train/effective/traces.jsonl",
+)
+PROJECTS = {"train_rollout_summaries.jsonl": "tinker-cookbook", "traces.jsonl": "prime-rl"}
 Row = Mapping[str, Any]
-
-
-def project_of(row: Row) -> str | None:
-    """The project whose schema a row of JSON has."""
-    if {"group_idx", "traj_idx", "total_reward"} <= row.keys():
-        return "tinker-cookbook"
-    if {"task", "traces"} <= row.keys():
-        return "prime-rl"
-    return None
 
 
 def flatten(row: Row, project: str) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ Axis: R rollouts.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +20,9 @@ import numpy as np
 
 from gdro.checks import Refusal
 from gdro.inspect.columns import Columns, choose_columns
-from gdro.inspect.files import find_files, parts_of, project_in
-from gdro.inspect.table import Rollouts
+from gdro.inspect.files import find_files, parts_of
+from gdro.inspect.projects import PROJECTS
+from gdro.inspect.table import About, Rollouts
 from gdro.inspect.values import (
     GROUP,
     holds_numbers,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, np.ndarray]  # by name, one value for each rollout
 OF_TRL = ("TRL", "GDROTrainer")
-PROJECTS = ("tinker-cookbook", "prime-rl")
+HAVE_GAPS = (*OF_TRL, *PROJECTS.values())  # in their rewards
 
 
 def read(
@@ -72,7 +72,7 @@ def read(
     is_named = bool(wanted) or any(asked.values())
     reader: Reader | None = None
     for file in find_files([Path(path) for path in paths]):
-        project = None if is_named else project_in(file)
+        project = None if is_named else PROJECTS.get(file.name)
         try:
             if reader is None:
                 first = next(parts_of(file, project=project), None)
@@ -80,8 +80,10 @@ def read(
                     continue
                 first = with_nested(first, [*wanted, *filter(None, asked.values())])
                 numeric = [name for name in first if holds_numbers(first[name])]
-                columns = choose_columns(list(first), numeric, asked, wanted, str(file), project)
-                reader = Reader(columns)
+                empty = [name for name in first if first[name].isna().all()]
+                reader = Reader(
+                    choose_columns(list(first), numeric, empty, asked, wanted, str(file), project)
+                )
             reader.read_file(file, parts_of(file, reader.columns.texts, project))
         except RecursionError:
             raise Refusal(f"{file} must not nest values deeply, got hundreds of levels") from None
@@ -102,7 +104,6 @@ class Reader:
         self.files: list[Arrays] = []
         # numbers of texts, by their hashes
         self.prompts: dict[int, int] = {}
-        self.bare_prompts: dict[int, int] = {}  # with each white space as one blank
         self.groups: dict[int, int] = {}
         self.sessions: dict[int, int] = {}
         self.has_group_uids = False
@@ -111,7 +112,6 @@ class Reader:
         # for the notes
         self.steps: set[int] = set()
         self.scored: set[str] = set()  # columns of rewards that have any
-        self.respelled = 0
         self.unscored = 0
         self.repeated = 0
         self.padding = 0
@@ -147,10 +147,8 @@ class Reader:
 
     def _read_part(self, part: "pd.DataFrame", file: str) -> Arrays:
         """The arrays of some rows."""
-        self._check_late(part, file)
-        if self.columns.known:
-            self._drop_texts(part)
         columns = self.columns
+        self._check_late(part, file)
         part = with_nested(part, columns.all, {columns.tokens, columns.prompt_tokens})
         missing = [name for name in columns.all if name not in part]
         if missing:
@@ -165,7 +163,8 @@ class Reader:
                 raise Refusal(f"{file} must have {name!r} in each row, got none in row {row}")
         arrays = {"rewards": self._rewards(part, file)}
         if columns.prompt is not None:
-            arrays["prompts"] = self._prompts(part[columns.prompt])
+            texts = [text_of(value) for value in part[columns.prompt]]
+            arrays["prompts"] = number_all(texts, self.prompts)
         if columns.step is not None:
             arrays["steps"] = numbers(part[columns.step], file, whole=True).astype(np.int64)
         if columns.discarded is not None:
@@ -179,7 +178,7 @@ class Reader:
     def _lengths(self, part: "pd.DataFrame", file: str) -> Arrays:
         """Lengths of prompts and completions, in tokens or characters, and hashes of the latter."""
         columns = self.columns
-        may_miss = columns.kind in PROJECTS
+        may_miss = columns.kind in PROJECTS.values()
         arrays = {}
         if columns.tokens is not None:
             arrays["lengths"] = numbers(part[columns.tokens], file, low=0, missing=may_miss)
@@ -206,31 +205,9 @@ class Reader:
                     "columns to read, such as with --reward or --group"
                 )
 
-    def _drop_texts(self, part: "pd.DataFrame") -> None:
-        """Leave out columns that were empty so far, and so taken for rewards, but hold texts."""
-        columns = self.columns
-        empty = [name for name in columns.rewards if name not in self.scored]
-        texts = {name for name in empty if name not in part or not holds_numbers(part[name])}
-        if texts and len(texts) < len(columns.rewards):
-            rewards = tuple(name for name in columns.rewards if name not in texts)
-            self.columns = replace(columns, rewards=rewards)
-
-    def _prompts(self, column: "pd.Series") -> np.ndarray:
-        """Number of each prompt, (R,); texts that differ only in white space are one prompt."""
-        return np.array([self._number_of(text_of(value)) for value in column], np.int64)
-
-    def _number_of(self, text: str) -> int:
-        number = self.prompts.get(hash(text))
-        if number is None:
-            bare = hash(" ".join(text.split()))
-            self.respelled += bare in self.bare_prompts
-            number = self.bare_prompts.setdefault(bare, len(self.bare_prompts))
-            self.prompts[hash(text)] = number
-        return number
-
     def _rewards(self, part: "pd.DataFrame", file: str) -> np.ndarray:
         """Sum of the reward columns; NaN where a trainer has none of a rollout."""
-        may_miss = self.columns.kind in (*OF_TRL, *PROJECTS)
+        may_miss = self.columns.kind in HAVE_GAPS
         names = self.columns.rewards
         rewards_FR = np.array([numbers(part[name], file, missing=may_miss) for name in names])
         is_none_FR = np.isnan(rewards_FR)
@@ -270,11 +247,9 @@ class Reader:
         if "groups" not in arrays and columns.prompt is None:
             raise Refusal("group must be a column where prompt is none: name it with --group")
         if columns.kind == "prime-rl" and "groups" in arrays:  # a group may end in a later step
-            order_R = steps_R.argsort(kind="stable")
-            _, first_G, group_R = np.unique(
-                arrays["groups"][order_R], return_index=True, return_inverse=True
-            )
-            steps_R[order_R] = steps_R[order_R][first_G][group_R]
+            first_G = np.full(arrays["groups"].max() + 1, steps_R.max())
+            np.minimum.at(first_G, arrays["groups"], steps_R)
+            steps_R = first_G[arrays["groups"]]
         keys = [steps_R]
         if columns.prompt is not None:
             keys.append(arrays["prompts"])
@@ -291,13 +266,15 @@ class Reader:
             lengths_R=_complete(arrays.get("lengths")),
             prompt_lengths_R=_complete(arrays.get("prompt_lengths")),
             discarded_R=arrays.get("discarded"),
-            unit="tokens" if columns.tokens is not None else "characters",
-            has_steps=has_steps,
-            has_prompts=columns.prompt is not None,
-            has_groups=columns.group is not None,
-            left_out=self.unscored,
-            kind=columns.kind,
-            notes=tuple(self._notes(has_steps)),
+            about=About(
+                kind=columns.kind,
+                unit="tokens" if columns.tokens is not None else "characters",
+                has_steps=has_steps,
+                has_prompts=columns.prompt is not None,
+                has_groups=columns.group is not None,
+                left_out=self.unscored,
+                notes=tuple(self._notes(has_steps)),
+            ),
         )
 
     def _notes(self, has_steps: bool) -> Iterator[str]:
@@ -316,11 +293,6 @@ class Reader:
             yield (
                 "The log has no step, so all rollouts of a prompt are taken as one group, of a "
                 "model that does not change."
-            )
-        if self.respelled:
-            yield (
-                f"{self.respelled} prompts differ from another only in white space and are counted "
-                "as the same."
             )
         if self.unscored:
             yield f"{self.unscored} rollouts have no reward and are left out."

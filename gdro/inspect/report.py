@@ -3,7 +3,8 @@
 Axes: G rollout groups, C classes of pass rates, N numbers of rollouts, F functions of a pass rate.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,15 @@ from gdro.inspect.difficulty import (
     pass_probability,
     share_interval,
 )
-from gdro.inspect.table import Groups, Rollouts, choose_threshold, form_groups
+from gdro.inspect.table import About, Groups, Rollouts, choose_threshold, form_groups
 
-KINDS = ("solved", "failed", "mixed")
 OTHER_N = (2, 4, 8, 16, 32, 64)
 OTHER_K = (1, 2, 4, 8, 16, 32, 64)
 PARTS = 5  # of the run, whose shares are compared
 FEWEST = 100  # groups of which anything is concluded
 MOST_LEFT_OUT = 0.1  # of the rows
 CLEARLY = 1.2  # times as many mixed groups
+OF_TRAINER = About()
 
 
 def summarize(
@@ -46,32 +47,19 @@ def summarize(
     if chosen is not None:
         chosen = check("threshold", float(chosen))
     groups = form_groups(rollouts, chosen or 0.0)
-    singles = int((np.bincount(rollouts.groups_R) == 1).sum())
-    return summarize_groups(
-        groups,
-        chosen,
-        kind=rollouts.kind,
-        unit=rollouts.unit,
-        counted_in=rollouts.counted_in,
-        has_steps=rollouts.has_steps,
-        has_prompts=rollouts.has_prompts,
-        left_out=singles + rollouts.left_out,
-        notes=[*rollouts.notes, *_notes_of_rollouts(rollouts, groups, threshold, chosen)],
-        seed=seed,
+    about = replace(
+        rollouts.about,
+        left_out=rollouts.about.left_out + len(rollouts) - int(groups.trials_G.sum()),
+        notes=(*rollouts.about.notes, *_notes_of_rollouts(rollouts, groups, threshold, chosen)),
     )
+    return summarize_groups(groups, chosen, about, rollouts.counted_in, seed)
 
 
 def summarize_groups(
     groups: Groups,
     threshold: float | None,
-    *,
-    kind: str = "GDROTrainer",
-    unit: str = "tokens",
+    about: About = OF_TRAINER,
     counted_in: str = "rollouts",
-    has_steps: bool = True,
-    has_prompts: bool = True,
-    left_out: int = 0,
-    notes: Sequence[str] = (),
     seed: int = 0,
 ) -> dict[str, Any]:
     """As `summarize`, for groups that are counted already.
@@ -79,49 +67,48 @@ def summarize_groups(
     Args:
         groups: at least one.
         threshold: above which a reward was correct; None where that is not known.
-        kind, unit, counted_in, has_steps, has_prompts, notes: as of `Rollouts`.
-        left_out: rows that are in no group.
+        about: the log.
+        counted_in: what their computation is counted in, as of `Rollouts`.
         seed: as for `summarize`.
     """
     sizes = groups.trials_G
-    tokens = None
-    if unit == "tokens" and groups.lengths_G is not None:
-        tokens = int(groups.lengths_G.sum())
     summary = {
-        "kind": kind,
+        "kind": about.kind,
         "rollouts": int(sizes.sum()),
-        "tokens": tokens,
-        "prompts": len(np.unique(groups.prompts_G)) if has_prompts else None,
-        "steps": len(np.unique(groups.steps_G)) if has_steps else None,
+        "tokens": None,
+        "prompts": len(np.unique(groups.prompts_G)) if about.has_prompts else None,
+        "steps": len(np.unique(groups.steps_G)) if about.has_steps else None,
         "number_of_groups": len(groups),
         "rollouts_per_group": float(sizes.mean()),
         "threshold": threshold,
         "silent": float(groups.is_flat_G.mean()),
-        "silent_interval": list(share_interval(groups.is_flat_G, groups.prompts_G)),
+        "silent_interval": share_interval(groups.is_flat_G, groups.prompts_G),
         "needed": _needed(groups, counted_in),
-        "withheld": _withheld(groups, left_out),
-        "notes": list(notes),
+        "withheld": _withheld(groups, about.left_out),
+        "notes": list(about.notes),
     }
+    if about.unit == "tokens" and groups.lengths_G is not None:
+        summary["tokens"] = int(groups.lengths_G.sum())
     if threshold is None:
-        return summary | dict.fromkeys(OF_CORRECTNESS)
+        return summary | {"groups": None, "pass_rate": None}
     # of all groups, as they were sampled
     during = PassRates(groups.trials_G, groups.hits_G, groups.prompts_G, seed)
-    summary["notes"] += _notes_of_groups(groups, threshold)
+    rate = float(groups.hits_G.sum() / sizes.sum())
+    if rate in (0, 1):
+        summary["notes"].append(
+            f"{'All' if rate else 'No'} rewards are above the threshold of {threshold:g}, so "
+            "nothing tells prompts apart: check --threshold."
+        )
     return summary | {
-        "pass_rate": float(groups.hits_G.sum() / sizes.sum()),
+        "pass_rate": rate,
         "groups": shares_of(groups, np.ones(len(groups))),
         "groups_interval": intervals_of(groups),
         "rollouts_in": shares_of(groups, sizes),
         "length_in": None if groups.lengths_G is None else shares_of(groups, groups.lengths_G),
-        "over_the_run": shares_over_the_run(groups) if has_steps else [],
-        "pass_rates": difficulty_of(groups, seed) if has_prompts else None,
+        "over_the_run": shares_over_the_run(groups) if about.has_steps else [],
+        "pass_rates": difficulty_of(groups, seed) if about.has_prompts else None,
         **other_n(during, sizes),
     }
-
-
-OF_CORRECTNESS = ("pass_rate", "groups", "groups_interval", "rollouts_in", "length_in")
-OF_CORRECTNESS += ("over_the_run", "pass_rates", "mixed_by_n", "mixed_by_n_interval")
-OF_CORRECTNESS += ("mixed_per_thousand", "mixed_per_thousand_interval", "better_n")
 
 
 def _needed(groups: Groups, counted_in: str) -> dict[str, Any] | None:
@@ -146,22 +133,15 @@ def _withheld(groups: Groups, left_out: int) -> str | None:
     return None
 
 
-def _masks(groups: Groups) -> dict[str, np.ndarray]:
-    masks = (groups.is_solved_G, groups.is_failed_G, groups.is_mixed_G)
-    return dict(zip(KINDS, masks, strict=True))
-
-
 def shares_of(groups: Groups, weights_G: np.ndarray) -> dict[str, float]:
     """Shares of solved, failed and mixed groups, weighted."""
     total = float(weights_G.sum()) or 1.0
-    masks = _masks(groups).items()
-    return {kind: float(weights_G[mask_G].sum()) / total for kind, mask_G in masks}
+    return {kind: float(weights_G[is_G].sum()) / total for kind, is_G in groups.kinds.items()}
 
 
-def intervals_of(groups: Groups) -> dict[str, list[float]]:
+def intervals_of(groups: Groups) -> dict[str, tuple[float, float]]:
     """95% intervals of the shares of solved, failed and mixed groups."""
-    masks = _masks(groups).items()
-    return {kind: list(share_interval(mask_G, groups.prompts_G)) for kind, mask_G in masks}
+    return {kind: share_interval(is_G, groups.prompts_G) for kind, is_G in groups.kinds.items()}
 
 
 def shares_over_the_run(groups: Groups) -> list[dict[str, Any]]:
@@ -179,15 +159,10 @@ def shares_over_the_run(groups: Groups) -> list[dict[str, Any]]:
     return parts
 
 
-def last_visits(groups: Groups) -> Groups:
-    """The newest group of each prompt."""
-    _, place_P = np.unique(groups.prompts_G[::-1], return_index=True)
-    return groups.take(np.sort(len(groups) - 1 - place_P))
-
-
 def difficulty_of(groups: Groups, seed: int) -> dict[str, Any]:
     """The distribution of pass rates as each prompt was last sampled, and its pass@k."""
-    last = last_visits(groups)
+    _, age_P = np.unique(groups.prompts_G[::-1], return_index=True)
+    last = groups.take(np.sort(len(groups) - 1 - age_P))  # the newest group of each
     rates = PassRates(last.trials_G, last.hits_G, last.prompts_G, seed)
     class_M = np.digitize(rates.grid_M, EDGES[1:-1])
     in_class_CM = class_M == np.arange(len(EDGES) - 1)[:, None]
@@ -205,19 +180,14 @@ def difficulty_of(groups: Groups, seed: int) -> dict[str, Any]:
 
 
 def other_n(rates: PassRates, trials_G: np.ndarray) -> dict[str, Any]:
-    """Mixed groups at other n: their share, and how many a thousand rollouts bring."""
+    """Share of mixed groups at other n, and one that brings more of them per rollout."""
     n_N = np.array(OTHER_N)
     mixed_N, ends_N2 = rates.mean_of(mixed_probability(rates.grid_M, n_N[:, None]), n_N)
     names = [str(n) for n in OTHER_N]
-    per_N = 1000 / n_N
-    values = {
-        "mixed_by_n": mixed_N,
-        "mixed_by_n_interval": ends_N2,
-        "mixed_per_thousand": mixed_N * per_N,
-        "mixed_per_thousand_interval": ends_N2 * per_N[:, None],
-    }
-    named = {name: dict(zip(names, row.tolist(), strict=True)) for name, row in values.items()}
-    return named | {"better_n": better_n(rates, trials_G)}
+    shares = dict(zip(names, mixed_N.tolist(), strict=True))
+    ends = dict(zip(names, ends_N2.tolist(), strict=True))
+    better = better_n(rates, trials_G)
+    return {"mixed_by_n": shares, "mixed_by_n_interval": ends, "better_n": better}
 
 
 def better_n(rates: PassRates, trials_G: np.ndarray) -> int | None:
@@ -243,6 +213,7 @@ def _notes_of_rollouts(
     rollouts: Rollouts, groups: Groups, asked: float | None, threshold: float | None
 ) -> Iterator[str]:
     different = np.unique(rollouts.rewards_R)
+    values = f"{len(different)} values from {different[0]:g} to {different[-1]:g}"
     singles = int((np.bincount(rollouts.groups_R) == 1).sum())
     if singles:
         yield (
@@ -256,16 +227,15 @@ def _notes_of_rollouts(
         )
     if threshold is None:
         yield (
-            f"Rewards take {len(different)} values from {different[0]:g} to {different[-1]:g}, so "
-            "nothing says which rollouts are correct: name the reward above which they are with "
-            "--threshold, or the column that judges the answer with --reward."
+            f"Rewards take {values}, so nothing says which rollouts are correct: name the reward "
+            "above which they are with --threshold, or the column that judges the answer with "
+            "--reward."
         )
     elif len(different) > 2:
         yield (
-            f"Rewards take {len(different)} values from {different[0]:g} to {different[-1]:g}; a "
-            f"rollout counts as correct above {threshold:g} (--threshold)."
+            f"Rewards take {values}; a rollout counts as correct above {threshold:g} (--threshold)."
         )
-        graded = int((~groups.is_flat_G & ~groups.is_mixed_G).sum())
+        graded = int((~groups.is_flat_G & ~groups.kinds["mixed"]).sum())
         if graded:
             yield (
                 f"{graded / len(groups):.0%} of the groups are solved or failed, and yet their "
@@ -275,13 +245,4 @@ def _notes_of_rollouts(
         yield (
             f"Rewards are {different[0]:g} or {different[-1]:g}: the larger is taken as correct "
             "(--threshold)."
-        )
-
-
-def _notes_of_groups(groups: Groups, threshold: float) -> Iterator[str]:
-    rate = groups.hits_G.sum() / groups.trials_G.sum()
-    if rate in (0, 1):
-        yield (
-            f"{'All' if rate else 'No'} rewards are above the threshold of {threshold:g}, so "
-            "nothing tells prompts apart: check --threshold."
         )

@@ -11,6 +11,25 @@ from gdro.checks import Refusal
 from gdro.metrics import is_correct
 
 
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What a log has, and what it lacks."""
+
+    kind: str = "GDROTrainer"
+    """Or "TRL", "verl", "tinker-cookbook", "prime-rl" or "table"."""
+    unit: str = "tokens"
+    """Of lengths: "characters" where the log has texts and no counts of tokens."""
+    has_steps: bool = True
+    has_prompts: bool = True
+    """Otherwise each group counts as a prompt of its own."""
+    has_groups: bool = True
+    """Whether a column says the group."""
+    left_out: int = 0
+    """Rows without a reward, or alone in their group."""
+    notes: tuple[str, ...] = ()
+    """What was chosen, left out or assumed, in a sentence each."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rollouts:
     """What a log says of each rollout."""
@@ -23,34 +42,23 @@ class Rollouts:
     """A number of its group, from 0; rollouts of a group have the same prompt and step."""
     rewards_R: np.ndarray
     lengths_R: np.ndarray | None
-    """Length of its completion in `unit`; None where the log has neither."""
+    """Length of its completion; None where the log has none."""
     prompt_lengths_R: np.ndarray | None
-    """Length of its prompt in `unit`; None where the log has none, or completions have none."""
+    """Length of its prompt; None where the log has none, or completions have none."""
     discarded_R: np.ndarray | None
     """Whether it was sampled and not trained on; None where the log does not say it."""
-    unit: str
-    """"tokens", or "characters" where the log has texts and no counts of tokens."""
-    has_steps: bool
-    has_prompts: bool
-    """Otherwise each group counts as a prompt of its own."""
-    has_groups: bool
-    """Whether a column says the group."""
-    left_out: int
-    """Rows that had no reward."""
-    kind: str
-    """"TRL", "GDROTrainer", "verl", "tinker-cookbook", "prime-rl" or "table"."""
-    notes: tuple[str, ...]
-    """What was chosen, left out or assumed, in a sentence each."""
+    about: About
+
+    def __len__(self) -> int:
+        return len(self.rewards_R)
 
     @property
     def counted_in(self) -> str:
         """What computation is counted in: the most exact that the log has."""
         if self.lengths_R is None:
             return "rollouts"
-        return self.unit if self.prompt_lengths_R is not None else f"completion {self.unit}"
-
-    def __len__(self) -> int:
-        return len(self.rewards_R)
+        unit = self.about.unit
+        return unit if self.prompt_lengths_R is not None else f"completion {unit}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -80,19 +88,15 @@ class Groups:
         return len(self.trials_G)
 
     @property
-    def is_solved_G(self) -> np.ndarray:
-        """All rollouts are correct."""
-        return self.hits_G == self.trials_G
-
-    @property
-    def is_failed_G(self) -> np.ndarray:
-        """No rollout is correct."""
-        return self.hits_G == 0
-
-    @property
-    def is_mixed_G(self) -> np.ndarray:
-        """Some rollouts are correct and some are not."""
-        return ~(self.is_solved_G | self.is_failed_G)
+    def kinds(self) -> dict[str, np.ndarray]:
+        """Which groups are solved (all rollouts are correct), failed (none is) and mixed."""
+        is_solved_G = self.hits_G == self.trials_G
+        is_failed_G = self.hits_G == 0
+        return {
+            "solved": is_solved_G,
+            "failed": is_failed_G,
+            "mixed": ~(is_solved_G | is_failed_G),
+        }
 
     def take(self, chosen_G: np.ndarray) -> "Groups":
         """Some of the groups, by positions or by a mask."""
@@ -170,9 +174,9 @@ def _computation(
         completions_R = rollouts.lengths_R
     prompts_R = np.zeros(len(groups_R))
     last = 0
-    if rollouts.counted_in == rollouts.unit:
+    if rollouts.lengths_R is not None and rollouts.prompt_lengths_R is not None:
         prompts_R = rollouts.prompt_lengths_R
-        last = int(rollouts.unit == "tokens")
+        last = int(rollouts.about.unit == "tokens")
     prefix_G = np.maximum(prompts_R[first_G] - last, 0)
     rows_R = completions_R + last
 
@@ -190,11 +194,11 @@ def _computation(
 
 def _refuse_singles(rollouts: Rollouts) -> None:
     """Say why no group has two rollouts, and what to name instead."""
-    if rollouts.has_prompts and len(np.unique(rollouts.prompts_R)) == len(rollouts):
+    if rollouts.about.has_prompts and len(np.unique(rollouts.prompts_R)) == len(rollouts):
         raise Refusal(
             "the log must have several rollouts of a prompt, got a different one in each row: name "
             "the column that says the question with --prompt COLUMN"
-            + (", or say --prompt none, as a column says the group" * rollouts.has_groups)
+            + (", or say --prompt none, as a column says the group" * rollouts.about.has_groups)
         )
     raise Refusal(
         "the log must have two rollouts or more of a prompt in a step, got one each: name the "

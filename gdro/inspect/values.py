@@ -15,7 +15,7 @@ from gdro.checks import LARGEST, Refusal, short
 if TYPE_CHECKING:
     import pandas as pd
 
-Number = int | float | Decimal  # databases export decimals
+Number = int | float | Decimal | np.number | np.bool_  # databases export decimals
 Several = list | tuple | np.ndarray
 GROUP = "\0group"  # column that `one_row_each` adds
 
@@ -35,8 +35,9 @@ def text_of(value: Any) -> str:
 
 
 def holds_numbers(column: "pd.Series") -> bool:
-    """Whether all its values are numbers, or missing."""
-    return all(value is None or isinstance(value, Number) for value in column.tolist())
+    """Whether all its values are numbers or missing, and one is a number."""
+    values = column.dropna().tolist()
+    return bool(values) and all(isinstance(value, Number) for value in values)
 
 
 def numbers(

@@ -142,7 +142,7 @@ def test_rollouts_without_a_reward_of_trl_are_left_out_and_others_summed(tmp_pat
     rollouts = gdro.inspect.read(write_trl(tmp_path, [rows]))
     expected = [0.5] + [row["accuracy"] + 0.5 for row in rows[2:]]
     assert rollouts.rewards_R.tolist() == expected
-    assert len(rollouts.notes) == 2
+    assert len(rollouts.about.notes) == 2
     chosen = gdro.inspect.read(tmp_path, reward="accuracy")
     assert len(chosen) == 14
 
@@ -163,12 +163,14 @@ def test_a_reward_of_trl_that_comes_later_is_counted_or_refused(tmp_path):
     with pytest.raises(ValueError, match="format"):
         gdro.inspect.read(folder)
     assert len(gdro.inspect.read(folder, reward="accuracy")) == 32
-    steps[0] = [row | {"format": None, "image": None, "parsed": None} for row in steps[0]]
-    steps[1] = [row | {"image": None, "parsed": "7"} for row in steps[1]]
-    rollouts = gdro.inspect.read(write_trl(tmp_path / "none", steps))
-    expected = [row["accuracy"] + 0.5 for row in steps[1]]
-    assert rollouts.rewards_R[16:].tolist() == expected
-    assert not any("image" in note for note in rollouts.notes)
+    late = [row | {"format": None, "image": None, "parsed": None} for row in trl_rows(1)]
+    empty = [row | {"image": None, "parsed": "7"} for row in trl_rows(2)]
+    assert len(gdro.inspect.read(write_trl(tmp_path / "empty", [late, empty]))) == 32
+    folder = write_trl(tmp_path / "none", [late, steps[1]])
+    with pytest.raises(ValueError, match="format"):
+        gdro.inspect.read(folder)
+    rollouts = gdro.inspect.read(folder, reward=["accuracy", "format"])
+    assert rollouts.rewards_R[16:].tolist() == [row["accuracy"] + 0.5 for row in steps[1]]
 
 
 def test_prompts_that_are_chats_are_told_apart(tmp_path):
@@ -196,16 +198,6 @@ def test_prompts_that_differ_anywhere_are_told_apart(tmp_path, kind):
     pd.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
     lines = write_lines(tmp_path / "a.jsonl", rows)
     assert counts_of(tmp_path / "a.parquet") == counts_of(lines) == [(0, 2, 2)] * 2
-
-
-def test_prompts_that_differ_only_in_white_space_are_one_and_it_is_said(tmp_path):
-    rows = trl_rows(1)
-    for place in (1, 2, 7):
-        rows[place]["prompt"] = f"  {rows[place]['prompt'].replace(' ', chr(10))} "
-    table = pd.DataFrame(rows).drop(columns="advantage")
-    table.to_csv(tmp_path / "a.csv", index=False)
-    found = summary_of(tmp_path / "a.csv", reward="accuracy")
-    assert (found["prompts"], found["groups"], len(found["notes"])) == (4, SHARES, 1)
 
 
 IDS = {
@@ -344,6 +336,7 @@ BAD = {
     "too many cells": lambda tmp: log(tmp, "prompt,reward,step\na,1,1\na,1,1,1,1\n"),
     "a file twice": lambda tmp: log(tmp, "prompt,reward\na,1\na,0\n") * 2,
     "cut Parquet": lambda tmp: cut(tmp, "trl"),
+    "another schema": lambda tmp: [write_lines(tmp / "traces.jsonl", [{"task": 1, "traces": []}])],
     "cut JSON": lambda tmp: cut(tmp, "verl"),
     "an empty folder": lambda tmp: [tmp],
     "nothing there": lambda tmp: [tmp / "none"],
@@ -388,9 +381,7 @@ def test_what_is_bad_gets_one_sentence_and_nothing_is_written(tmp_path, kind):
     "words",
     [
         ["--reward", "none_such"],
-        ["--reward", "accuracy", "--reward", "accuracy"],
         ["--step", "none_such"],
-        ["--prompt", "accuracy", "--reward", "accuracy"],
         ["--threshold", "nan"],
         ["--out", "waste.txt"],
         ["--out", "none_such/waste.png"],
