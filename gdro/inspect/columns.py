@@ -2,8 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gdro.checks import Refusal
+from gdro.inspect.values import holds_numbers
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NAMES = {  # where the user names no column, the first of these that the log has is read
     "prompt": ("prompt", "input", "question", "problem_id"),
@@ -14,6 +19,8 @@ NAMES = {  # where the user names no column, the first of these that the log has
     "group": ("group", "group_id", "rollout_group", "group_idx"),
     "text": ("completion", "output"),
 }
+OF_KIND = {"verl": {"group": ("uid", *NAMES["group"])}, "GDROTrainer": {"prompt": ("uid",)}}
+OF_TRL = ("TRL", "GDROTrainer")
 NONE = "none"  # what a user says in place of a name for a column that is not to be used
 IDS = ("id", "idx", "index", "key", "hash")  # endings of names of columns that hold no texts
 
@@ -64,70 +71,58 @@ class Columns:
 
 
 def choose_columns(
-    present: Sequence[str],
-    numeric: Sequence[str],
-    empty: Sequence[str],
+    first: "pd.DataFrame",
     asked: Mapping[str, str | None],
     rewards: Sequence[str],
     file: str,
     project: str | None = None,
 ) -> Columns:
-    """Choose the columns that are read, by what the first file has.
+    """Choose the columns that are read, by what the first rows of the first file have.
 
     Args:
-        present: names of all columns, in the file's order.
-        numeric: those that hold numbers.
-        empty: those that hold nothing in the first rows.
+        first: those rows.
         asked: what the user said of prompt, step, tokens, prompt_tokens and group.
         rewards: the columns of rewards that the user named.
         file: named in messages.
         project: whose rows were made flat.
     """
+    present = list(first)
     kind = project or _kind_of(present)
+    names = NAMES | OF_KIND.get(kind, {})
     chosen: dict[str, str | None] = {}
     for role in ("prompt", "step", "tokens", "prompt_tokens", "group", "text"):
         name = asked.get(role)
         if name is None:
-            name = next((one for one in NAMES[role] if one in present), None)
+            name = next((one for one in names[role] if one in present), None)
         chosen[role] = None if name == NONE else name
-    question = chosen["prompt"]
-    if kind == "verl" and asked["group"] is None and "uid" in present:
-        chosen["group"] = "uid"
-    if kind == "GDROTrainer" and asked["prompt"] is None:
-        chosen["prompt"] = "uid"
     open_roles = [r for r in ("step", "tokens", "group") if chosen[r] is None and asked[r] is None]
-    late = [name for role in open_roles for name in NAMES[role]]
-    if kind == "verl" and "group" in open_roles:
-        late.append("uid")
     known: set[str | None] = set()
-    if not rewards and kind in ("TRL", "GDROTrainer"):
+    if not rewards and kind in OF_TRL:
         others = {"advantage", "discarded", "uid", *chosen.values()}
-        others = others.union(*(NAMES[role] for role in chosen))
-        rewards = [name for name in numeric if name not in others]
-        known = others.union(present).difference(empty)
+        others = others.union(*(names[role] for role in chosen))
+        rewards = [name for name in present if name not in others and holds_numbers(first[name])]
+        known = others.union(name for name in present if first[name].notna().any())
     elif not rewards:
-        rewards = [name for name in NAMES["reward"] if name in present][:1]
-    if not rewards:
-        raise Refusal(
-            f"{file} must have a column of rewards, got {list(present)}: name it with --reward"
-        )
-    if chosen["prompt"] is None and chosen["group"] is None and asked["prompt"] is None:
-        raise Refusal(
-            f"{file} must have a column of prompts or of groups, got {list(present)}: name it with "
-            "--prompt or --group"
-        )
-    has_tokens = chosen["tokens"] is not None
-    if has_tokens and kind not in ("TRL", "GDROTrainer"):
+        rewards = [name for name in names["reward"] if name in present][:1]
+    for role, is_there in {
+        "reward": rewards,
+        "prompt": chosen["prompt"] or chosen["group"],
+    }.items():
+        if not is_there and asked.get(role) != NONE:
+            raise Refusal(
+                f"{file} must have a column of {role}s, got {present}: name it with --{role}"
+            )
+    question = None if chosen["tokens"] else _question(first, chosen["prompt"], kind)
+    if chosen["tokens"] is not None and kind not in OF_TRL:
         chosen["text"] = None
-    is_text = question is not None and not question.endswith(IDS) and question not in numeric
     return Columns(
         **chosen,
-        question=question if is_text and not has_tokens else None,
+        question=question,
         rewards=tuple(rewards),
         discarded="discarded" if kind == "GDROTrainer" and "discarded" in present else None,
         kind=kind,
         known=known,
-        late=late,
+        late=[name for role in open_roles for name in names[role]],
     )
 
 
@@ -135,3 +130,12 @@ def _kind_of(present: Sequence[str]) -> str:
     if {"prompt", "completion", "advantage"} <= set(present):
         return "GDROTrainer" if {"uid", "rollout_group"} <= set(present) else "TRL"
     return "verl" if {"input", "output", "score"} <= set(present) else "table"
+
+
+def _question(first: "pd.DataFrame", prompt: str | None, kind: str) -> str | None:
+    """The column with the texts of prompts; None where it has ids."""
+    if kind == "GDROTrainer":
+        return "prompt"
+    if prompt is None or prompt not in first or prompt.endswith(IDS):
+        return None
+    return None if holds_numbers(first[prompt]) else prompt

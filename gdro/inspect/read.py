@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gdro.checks import Refusal
-from gdro.inspect.columns import Columns, choose_columns
+from gdro.inspect.columns import OF_TRL, Columns, choose_columns
 from gdro.inspect.files import find_files, parts_of
 from gdro.inspect.projects import PROJECTS
 from gdro.inspect.table import About, Rollouts
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Arrays = dict[str, np.ndarray]  # by name, one value for each rollout
-OF_TRL = ("TRL", "GDROTrainer")
 HAVE_GAPS = (*OF_TRL, *PROJECTS.values())  # in their rewards
 
 
@@ -79,11 +78,7 @@ def read(
                 if first is None:  # Parquet without rows
                     continue
                 first = with_nested(first, [*wanted, *filter(None, asked.values())])
-                numeric = [name for name in first if holds_numbers(first[name])]
-                empty = [name for name in first if first[name].isna().all()]
-                reader = Reader(
-                    choose_columns(list(first), numeric, empty, asked, wanted, str(file), project)
-                )
+                reader = Reader(choose_columns(first, asked, wanted, str(file), project))
             reader.read_file(file, parts_of(file, reader.columns.texts, project))
         except RecursionError:
             raise Refusal(f"{file} must not nest values deeply, got hundreds of levels") from None
@@ -258,13 +253,15 @@ class Reader:
         elif columns.kind in OF_TRL:
             keys.append(_blocks(steps_R, arrays["prompts"]))
         groups_R = joint(keys)
+        lengths_R = _complete(arrays.get("lengths"))
+        prompt_lengths_R = None if lengths_R is None else _complete(arrays.get("prompt_lengths"))
         return Rollouts(
             prompts_R=groups_R if columns.prompt is None else arrays["prompts"],
             steps_R=steps_R,
             groups_R=groups_R,
             rewards_R=arrays["rewards"],
-            lengths_R=_complete(arrays.get("lengths")),
-            prompt_lengths_R=_complete(arrays.get("prompt_lengths")),
+            lengths_R=lengths_R,
+            prompt_lengths_R=prompt_lengths_R,
             discarded_R=arrays.get("discarded"),
             about=About(
                 kind=columns.kind,

@@ -159,9 +159,8 @@ def _computation(
     predicts the first token of that.
     """
     groups_R = rollouts.groups_R
-    rewards_R = rollouts.rewards_R
-    mean_G = np.bincount(groups_R, rewards_R) / np.bincount(groups_R)
-    distance_R = np.abs(rewards_R - mean_G[groups_R])
+    mean_G = np.bincount(groups_R, rollouts.rewards_R) / np.bincount(groups_R)
+    distance_R = np.abs(rollouts.rewards_R - mean_G[groups_R])
     widest_G = np.zeros(len(mean_G))
     np.maximum.at(widest_G, groups_R, distance_R)
     # a mean of rewards is exact only to rounding
@@ -169,21 +168,17 @@ def _computation(
     trained_R = np.ones(len(groups_R), bool)
     if rollouts.discarded_R is not None:
         trained_R = ~rollouts.discarded_R
-    completions_R = np.ones(len(groups_R))
-    if rollouts.lengths_R is not None:
-        completions_R = rollouts.lengths_R
+    completions_R = np.ones(len(groups_R)) if rollouts.lengths_R is None else rollouts.lengths_R
     prompts_R = np.zeros(len(groups_R))
     last = 0
-    if rollouts.lengths_R is not None and rollouts.prompt_lengths_R is not None:
+    if rollouts.prompt_lengths_R is not None:
         prompts_R = rollouts.prompt_lengths_R
         last = int(rollouts.about.unit == "tokens")
     prefix_G = np.maximum(prompts_R[first_G] - last, 0)
-    rows_R = completions_R + last
 
     def with_prefix(kept_R: np.ndarray) -> np.ndarray:
-        return prefix_G * (np.bincount(groups_R, kept_R) > 0) + np.bincount(
-            groups_R, rows_R * kept_R
-        )
+        rows_G = np.bincount(groups_R, (completions_R + last) * kept_R)
+        return rows_G + prefix_G * (np.bincount(groups_R, kept_R) > 0)
 
     return {
         "computed_G": np.bincount(groups_R, (prompts_R + completions_R) * trained_R),
