@@ -30,7 +30,7 @@ from gdro.inspect.values import (
     number_all,
     numbers,
     one_row_each,
-    text_of,
+    texts_of,
     with_nested,
 )
 
@@ -158,8 +158,7 @@ class Reader:
                 raise Refusal(f"{file} must have {name!r} in each row, got none in row {row}")
         arrays = {"rewards": self._rewards(part, file)}
         if columns.prompt is not None:
-            texts = [text_of(value) for value in part[columns.prompt]]
-            arrays["prompts"] = number_all(texts, self.prompts)
+            arrays["prompts"] = number_all(texts_of(part[columns.prompt]), self.prompts)
         if columns.step is not None:
             arrays["steps"] = numbers(part[columns.step], file, whole=True).astype(np.int64)
         if columns.discarded is not None:
@@ -181,10 +180,10 @@ class Reader:
                 column = part[columns.prompt_tokens]
                 arrays["prompt_lengths"] = numbers(column, file, low=0, missing=may_miss)
         elif columns.question is not None and columns.text is not None:
-            sizes = [len(text_of(value)) for value in part[columns.question]]
-            arrays["prompt_lengths"] = np.array(sizes, float)
+            questions = texts_of(part[columns.question])
+            arrays["prompt_lengths"] = np.array([len(text) for text in questions], float)
         if columns.text is not None:
-            texts = [text_of(value) for value in part[columns.text].fillna("")]
+            texts = texts_of(part[columns.text].fillna(""))
             arrays.setdefault("lengths", np.array([len(text) for text in texts], float))
             arrays["texts"] = np.array([hash(text) for text in texts], np.int64)
         return arrays
@@ -214,7 +213,7 @@ class Reader:
 
     def _groups(self, column: "pd.Series", file: str) -> Arrays:
         """Number of each group, (R,), and what else verl's keys say."""
-        values = [text_of(value) for value in column]
+        values = texts_of(column)
         if self.columns.kind != "verl" or self.columns.group != "uid":
             return {"groups": number_all(values, self.groups)}
         # keys that repeat name groups, not rollouts, also where a later part has each of them once

@@ -25,6 +25,8 @@ def text_of(value: Any) -> str:
 
     Not `str`, which leaves out most of a long array.
     """
+    if isinstance(value, str):  # most are: the next test is slow
+        return value
     if isinstance(value, Mapping):
         texts = {name: text_of(field) for name, field in value.items() if field is not None}
         said = [f"{texts.pop('role', '')}: {texts.pop('content', '')}"] * ("content" in value)
@@ -32,6 +34,11 @@ def text_of(value: Any) -> str:
     if isinstance(value, Several):
         return "\n".join(map(text_of, value))
     return str(value)
+
+
+def texts_of(column: "pd.Series") -> list[str]:
+    """The texts of a column's values."""
+    return [text_of(value) for value in column.tolist()]
 
 
 def holds_numbers(column: "pd.Series") -> bool:
