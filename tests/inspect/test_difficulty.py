@@ -73,12 +73,6 @@ def test_a_number_is_named_only_where_it_brings_clearly_more_mixed_groups(shape,
     assert better_n(fitted, np.array([n, n + 1])) is None
 
 
-def test_mixed_groups_of_as_many_rollouts_never_rise_with_n():
-    rates = np.linspace(0, 1, 201)
-    n_N = np.arange(2, 40)[:, None]
-    assert (np.diff(mixed_probability(rates, n_N) / n_N, axis=0) < 1e-12).all()
-
-
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_the_interval_of_a_share_covers_it_and_has_a_width(share):
     rng = np.random.default_rng(3)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,202 +16,157 @@ from inspect_logs import trl_rows, write_trl
 import gdro.inspect
 from gdro_lab.cli import main
 
-STEPS = 6
-PROMPTS = 20  # of a step
+STEPS = range(1, 7)
+PASS_RATES = [0.0, 0.3, 0.9, 1.0]
 
 
-def make_groups(seed=0):
-    """Groups of four rollouts: prompts, rewards and lengths of which all is known."""
-    rng = np.random.default_rng(seed)
-    groups = []
-    for step in range(1, STEPS + 1):
-        for place, prompt in enumerate(rng.choice(30, PROMPTS, replace=False)):
-            size = 15 + int(prompt)
-            groups.append(
-                {
-                    "step": step,
-                    "place": place,
-                    "prompt": f"Question {prompt:02d}?".ljust(size, "."),
-                    "size": size,
-                    "rewards": [float(r) for r in rng.random(4) < [0.0, 0.3, 0.9, 1.0][prompt % 4]],
-                    "sizes": rng.integers(1, 40, 4).tolist(),
-                    "discarded": place >= 15,
-                }
+def make_groups():
+    """Groups of four rollouts: prompts, rewards and lengths, of which all is known."""
+    rng = np.random.default_rng(0)
+    for step in STEPS:
+        for place, prompt in enumerate(rng.choice(30, 20, replace=False).tolist()):
+            yield SimpleNamespace(
+                step=step,
+                place=place,
+                uid=prompt,
+                prompt=f"Question {prompt:02d}?".ljust(15 + prompt, "."),
+                size=15 + prompt,
+                rewards=(rng.random(4) < PASS_RATES[prompt % 4]).astype(float).tolist(),
+                sizes=rng.integers(1, 40, 4).tolist(),
+                discarded=place >= 15,
             )
-    return groups
 
 
-GROUPS = make_groups()
+GROUPS = list(make_groups())
 
 
-def rows_of(group):
-    """Each rollout's reward, length, and place in the group."""
-    return zip(group["rewards"], group["sizes"], range(4), strict=True)
+def rows(make, step=None, places=range(4)):
+    """What `make` makes of group, reward, length and place of each rollout, of a step or of all."""
+    return [
+        make(g, g.rewards[i], g.sizes[i], i)
+        for g in GROUPS
+        if step in (None, g.step)
+        for i in places
+    ]
+
+
+def write_steps(folder, name, make):
+    for step in STEPS:
+        write_lines(folder / name.format(step=step), rows(make, step))
+
+
+def of_trl(g, reward, size, _):
+    row = {"step": g.step, "prompt": g.prompt, "completion": "x" * size, "right": reward}
+    return row | {"advantage": 0.0}
 
 
 def write_kind_trl(folder):
-    write_trl(
-        folder,
-        [
-            [
-                {
-                    "step": step,
-                    "prompt": g["prompt"],
-                    "completion": "x" * size,
-                    "right": reward,
-                    "advantage": 0.0,
-                }
-                for g in GROUPS
-                if g["step"] == step
-                for reward, size, _ in rows_of(g)
-            ]
-            for step in range(1, STEPS + 1)
-        ],
-    )
-    return {}
-
-
-def gdro_rows(step):
-    """Rows of GDROTrainer's table: two rollouts of each prompt, and two more in a second round."""
-    rows = []
-    for half in ((0, 1), (2, 3)):
-        for g in (g for g in GROUPS if g["step"] == step):
-            for reward, size, place in rows_of(g):
-                if place in half:
-                    row = {"step": step, "prompt": g["prompt"], "completion": "x" * size}
-                    row |= {"right": reward, "advantage": 0.0, "uid": int(g["prompt"][9:11])}
-                    row |= {"rollout_group": g["place"], "discarded": g["discarded"]}
-                    rows.append(row)
-    return rows
+    write_trl(folder, [rows(of_trl, step) for step in STEPS])
 
 
 def write_kind_gdro(folder):
-    write_trl(folder, [gdro_rows(step) for step in range(1, STEPS + 1)])
-    return {}
+    """GDROTrainer's table: two rollouts of each prompt, and two more in a second round."""
+
+    def of_gdro(g, *rest):
+        own = {"uid": g.uid, "rollout_group": g.place, "discarded": g.discarded}
+        return of_trl(g, *rest) | own
+
+    rounds = [[rows(of_gdro, step, places) for places in ((0, 1), (2, 3))] for step in STEPS]
+    write_trl(folder, [first + second for first, second in rounds])
 
 
 def write_kind_verl(folder, keyed=True):
-    for step in range(1, STEPS + 1):
-        rows = [
-            {"input": g["prompt"], "output": "x" * size, "gts": "1", "score": reward, "step": step}
-            | ({"uid": f"{step}-{g['place']}_{place}_0"} if keyed else {})
-            for g in GROUPS
-            if g["step"] == step
-            for reward, size, place in rows_of(g)
-        ]
-        write_lines(folder / f"{step}.jsonl", rows[::2] + rows[1::2])
-    return {}
+    def of_verl(g, reward, size, i):
+        row = {"input": g.prompt, "output": "x" * size, "gts": "1", "score": reward}
+        return row | {"step": g.step} | ({"uid": f"{g.step}-{g.place}_{i}_0"} if keyed else {})
+
+    write_steps(folder, "{step}.jsonl", of_verl)
 
 
 def write_kind_tinker(folder):
-    for step in range(1, STEPS + 1):
-        rows = [
-            {"schema_version": 1, "split": "train", "iteration": step, "group_idx": g["place"]}
-            | {"traj_idx": place, "tags": ["math"], "total_reward": reward, "final_reward": 0.0}
-            | {"steps": [{"step_idx": 0, "ob_len": g["size"], "ac_len": size, "reward": reward}]}
-            for g in GROUPS
-            if g["step"] == step
-            for reward, size, place in rows_of(g)
-        ]
-        write_lines(folder / f"iteration_{step:06d}" / "train_rollout_summaries.jsonl", rows)
+    def of_tinker(g, reward, size, i):
+        turn = {"step_idx": 0, "ob_len": g.size, "ac_len": size, "reward": reward}
+        row = {"split": "train", "iteration": g.step, "group_idx": g.place, "traj_idx": i}
+        return row | {"tags": ["a"], "total_reward": reward, "final_reward": 0.0, "steps": [turn]}
+
+    write_steps(folder, "iteration_{step:06d}/train_rollout_summaries.jsonl", of_tinker)
     write_lines(folder / "metrics.jsonl", [{"step": 1, "reward": 0.5}])
-    return {}
 
 
-def episode(g, reward, size):
-    usage = {"prompt_tokens": g["size"] - 3, "cached_input_tokens": 3, "completion_tokens": size}
+def of_prime(g, reward, size, _):
+    usage = {"prompt_tokens": g.size - 3, "cached_input_tokens": 3, "completion_tokens": size}
     trained = {"agent": {"name": "solver", "trainable": True}, "calls": [{"usage": usage}]}
     trained |= {"rewards": {"right": {"score": 2 * reward, "weight": 0.5}}, "nodes": []}
     judge = {"agent": {"name": "judge", "trainable": False}, "rewards": {}, "calls": []}
+    work = {"type": "train", "step": g.step}
     return {
         "id": "e",
-        "env": {"id": "math"},
-        "task": {"type": "T", "data": {"prompt": g["prompt"]}, "key": g["prompt"]},
-        "group": {"id": f"{g['step']}-{g['place']}"},
-        "run": {"type": "train", "id": "r", "work": {"type": "train", "step": g["step"]}},
+        "task": {"type": "T", "data": {"prompt": g.prompt}, "key": g.prompt},
+        "group": {"id": f"{g.step}-{g.place}"},
+        "run": {"type": "train", "id": "r", "work": work},
         "ok": True,
         "traces": [judge, trained],
     }
 
 
 def write_kind_prime(folder):
-    for step in range(1, STEPS + 1):
-        rows = [
-            episode(g, reward, size)
-            for g in GROUPS
-            if g["step"] == step
-            for reward, size, _ in rows_of(g)
-        ]
-        for subset, kept in (("all", rows), ("effective", rows[:8])):
-            path = folder / "rollouts" / f"step_{step}" / "train" / subset / "traces.jsonl"
-            write_lines(path, kept)
-    return {}
-
-
-def table_rows():
-    return [
-        {"step": g["step"], "prompt": g["prompt"], "reward": reward, "place": g["place"]}
-        | {"completion": "x" * size, "tokens": size, "prompt_tokens": g["size"], "i": place}
-        for g in GROUPS
-        for reward, size, place in rows_of(g)
-    ]
+    write_steps(folder, "rollouts/step_{step}/train/all/traces.jsonl", of_prime)
+    some = rows(of_prime)[:8]
+    write_lines(folder / "rollouts" / "step_1" / "train" / "effective" / "traces.jsonl", some)
 
 
 def write_kind_csv(folder):
-    table = pd.DataFrame(table_rows()).sample(frac=1, random_state=0)
-    table = table.rename(columns={"prompt": "q", "reward": "r", "step": "when", "tokens": "t"})
-    table = table.rename(columns={"prompt_tokens": "pt"})
-    table.to_csv(folder / "a.csv", index=False)
+    def of_csv(g, reward, size, _):
+        return {"q": g.prompt, "r": reward, "when": g.step, "t": size, "pt": g.size, "noise": "7"}
+
+    pd.DataFrame(rows(of_csv)).sample(frac=1, random_state=0).to_csv(folder / "a.csv", index=False)
     return {"prompt": "q", "reward": "r", "step": "when", "tokens": "t", "prompt_tokens": "pt"}
 
 
 def write_kind_nested(folder):
-    rows = [
-        {"meta": {"at": {"step": row["step"]}}, "task": {"data": {"prompt": row["prompt"]}}}
-        | {"turns": [{"out": row["tokens"] - 1}, {"out": 1}], "in": [row["prompt_tokens"], 7]}
-        | {"scores": [{"value": row["reward"]}]}
-        for row in table_rows()
-    ]
-    pd.DataFrame(rows).to_parquet(folder / "a.parquet")
-    names = {"prompt": "task.data.prompt", "reward": "scores.0.value", "step": "meta.at.step"}
+    def of_nested(g, reward, size, _):
+        task = {"data": {"prompt": g.prompt}, "at": {"step": g.step}}
+        turns = [{"out": size - 1}, {"out": 1}]
+        return {"task": task, "turns": turns, "in": [g.size, 7], "scores": [{"value": reward}]}
+
+    pd.DataFrame(rows(of_nested)).to_parquet(folder / "a.parquet")
+    names = {"prompt": "task.data.prompt", "reward": "scores.0.value", "step": "task.at.step"}
     return names | {"tokens": "turns.out", "prompt_tokens": "in.0"}
 
 
 def write_kind_lists(folder):
-    rows = [
-        {"step": g["step"], "prompt": g["prompt"], "group_rewards": g["rewards"]}
-        | {"tokens": g["sizes"], "prompt_tokens": g["size"]}
+    lines = [
+        {"step": g.step, "prompt": g.prompt, "group_rewards": g.rewards}
+        | {"tokens": g.sizes, "prompt_tokens": g.size}
         for g in GROUPS
     ]
-    write_lines(folder / "a.jsonl", rows)
-    return {}
+    write_lines(folder / "a.jsonl", lines)
 
 
 def write_kind_generations(folder):
-    rows = [
-        {"problem_id": f"{row['step']}-{row['place']}", "generation_index": row["i"]}
-        | {"scalar_reward": row["reward"], "completion_tokens": row["tokens"]}
-        for row in table_rows()
-    ]
-    write_lines(folder / "a.jsonl", rows)
-    return {}
+    def of_generation(g, reward, size, i):
+        row = {"problem_id": f"{g.step}-{g.place}", "generation_index": i}
+        return row | {"scalar_reward": reward, "completion_tokens": size}
+
+    write_lines(folder / "a.jsonl", rows(of_generation))
 
 
-def write_kind_groups(folder):
-    """Groups are numbered anew in each step, and prompts are told apart by a path in each."""
-    rows = [
-        {"iteration": row["step"], "group": row["place"], "reward": row["reward"]}
-        | {"prompt": f"/tmp/{number} {row['prompt']}"}
-        for number, row in enumerate(table_rows())
-    ]
-    write_lines(folder / "a.jsonl", rows)
+def write_kind_paths(folder):
+    """Groups are numbered anew in each step, and each prompt has a path of its own."""
+
+    def of_path(g, reward, _, i):
+        prompt = f"/tmp/{g.step}/{g.place}/{i} {g.prompt}"
+        return {"iteration": g.step, "group": g.place, "reward": reward, "prompt": prompt}
+
+    write_lines(folder / "a.jsonl", rows(of_path))
     return {"prompt": "none"}
 
 
 def write_kind_rewards(folder):
-    rows = [{key: row[key] for key in ("step", "place", "reward")} for row in table_rows()]
-    pd.DataFrame(rows).rename(columns={"place": "group_id"}).to_parquet(folder / "a.parquet")
-    return {}
+    def of_reward(g, reward, _, i):
+        return {"step": g.step, "group_id": g.place, "reward": reward}
+
+    pd.DataFrame(rows(of_reward)).to_parquet(folder / "a.parquet")
 
 
 KINDS = {  # what is computed is counted in what each has
@@ -224,7 +180,7 @@ KINDS = {  # what is computed is counted in what each has
     "nested": (write_kind_nested, "tokens"),
     "lists of rewards": (write_kind_lists, "tokens"),
     "generations": (write_kind_generations, "completion tokens"),
-    "prompts with a path": (write_kind_groups, "rollouts"),
+    "prompts with a path": (write_kind_paths, "rollouts"),
     "rewards alone": (write_kind_rewards, "rollouts"),
 }
 
@@ -234,34 +190,30 @@ def counted(unit, keeps_discarded):
     kinds = {"solved": 0, "failed": 0, "mixed": 0}
     computed = needed = shared = 0
     for g in GROUPS:
-        total = sum(g["rewards"])
+        total = sum(g.rewards)
         kinds["solved" if total == 4 else "failed" if total == 0 else "mixed"] += 1
-        if g["discarded"] and not keeps_discarded:
+        if g.discarded and not keeps_discarded:
             continue
-        sizes = [1] * 4 if unit == "rollouts" else g["sizes"]
-        prompt = g["size"] if unit in ("tokens", "characters") else 0
+        sizes = [1] * 4 if unit == "rollouts" else g.sizes
+        prompt = g.size if unit in ("tokens", "characters") else 0
         last = unit == "tokens"
         once = max(prompt - last, 0) + sum(size + last for size in sizes)
         computed += 4 * prompt + sum(sizes)
         shared += once
         needed += once if 0 < total < 4 else 0
     shares = {kind: count / len(GROUPS) for kind, count in kinds.items()}
-    return shares, needed / computed, shared / computed
+    return shares, {"of": unit, "share": needed / computed, "share_with_beta": shared / computed}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_shares_of_every_kind_of_log_are_those_counted_by_hand(tmp_path, kind):
     write, unit = KINDS[kind]
-    columns = write(tmp_path)
-    paths = [tmp_path] if len(list(tmp_path.iterdir())) > 1 else list(tmp_path.iterdir())
-    rollouts = gdro.inspect.read(*paths, **columns)
-    found = gdro.inspect.summarize(rollouts)
-    shares, needed, shared = counted(unit, keeps_discarded=kind != "gdro")
+    columns = write(tmp_path) or {}
+    found = gdro.inspect.summarize(gdro.inspect.read(tmp_path, **columns))
+    shares, needed = counted(unit, keeps_discarded=kind != "gdro")
     assert found["groups"] == pytest.approx(shares)
     assert found["silent"] == pytest.approx(1 - shares["mixed"])
-    assert found["needed"] == pytest.approx(
-        {"of": unit, "share": needed, "share_with_beta": shared}
-    )
+    assert found["needed"] == pytest.approx(needed)
     assert found["rollouts"] == 4 * len(GROUPS)
     assert found["withheld"] is None
     text = gdro.inspect.page(found, "log")
@@ -270,12 +222,10 @@ def test_shares_of_every_kind_of_log_are_those_counted_by_hand(tmp_path, kind):
 
 
 def test_a_group_of_prime_rl_may_end_in_a_later_step_and_an_episode_may_fail(tmp_path):
-    g = GROUPS[0] | {"step": 1}
-    late = [episode(g | {"step": 2}, 1.0, 5) | {"group": {"id": "1-0"}}]
-    failed = [episode(g, 0.0, 5) | {"traces": [], "ok": False}]
-    rows = {1: [episode(g | {"place": 0}, 0.0, 5), *failed], 2: late}
-    for step, some in rows.items():
-        write_lines(tmp_path / f"step_{step}" / "train" / "all" / "traces.jsonl", some)
+    wrong, right = (of_prime(GROUPS[0], reward, 5, 0) for reward in (0.0, 1.0))
+    right["run"]["work"]["step"] = 2
+    for step, episodes in {1: [wrong, wrong | {"traces": [], "ok": False}], 2: [right]}.items():
+        write_lines(tmp_path / f"step_{step}" / "train" / "all" / "traces.jsonl", episodes)
     found = gdro.inspect.summarize(gdro.inspect.read(tmp_path))
     assert (found["rollouts"], found["groups"]["mixed"], found["steps"]) == (2, 1, 1)
     assert any("no reward" in note for note in found["notes"])
