@@ -63,17 +63,12 @@ def _disagreement(log: Path, summary: Mapping[str, Any]) -> list[str]:
     """A note where the trainer that wrote a log has counted other groups, in `inspect.json`."""
     beside = [place / "inspect.json" for place in (log, *log.parents[:2])]
     found = next((path for path in beside if path.is_file()), None)
-    if found is None or summary["groups"] is None:
-        return []
-    counted = json.loads(found.read_text(encoding="utf-8"))
-    if not {"rollouts", "groups"} <= counted.keys():  # of something else
-        return []
-    mixed = counted["groups"]["mixed"]
-    of_log = summary["rollouts"], round(summary["groups"]["mixed"], 3)
-    if of_log == (counted["rollouts"], round(mixed, 3)):
+    counted = {} if found is None else json.loads(found.read_text(encoding="utf-8"))
+    rollouts, silent = (counted.get(name) for name in ("rollouts", "silent"))
+    if silent is None or (rollouts, silent) == (summary["rollouts"], summary["silent"]):
         return []
     return [
-        f"The trainer itself counted {counted['rollouts']:,} rollouts, and {mixed:.0%} of its "
-        f"groups as mixed ({found}): this log does not say which rollouts of later rounds belong "
+        f"The trainer itself counted {rollouts:,} rollouts, and equal rewards in {silent:.0%} of "
+        f"its groups ({found}): this log does not say which rollouts of later rounds belong "
         "together, or lacks some that were sampled."
     ]

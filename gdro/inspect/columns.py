@@ -58,12 +58,6 @@ class Columns:
         return list(dict.fromkeys(name for name in names if name is not None))
 
     @property
-    def required(self) -> list[str]:
-        """Names of those that each row must have; `numbers` checks those of numbers."""
-        names = [self.prompt, self.group, self.step, self.discarded]
-        return [name for name in names if name is not None]
-
-    @property
     def texts(self) -> set[str]:
         """Names of those that are read as texts, even where their values look like numbers."""
         names = {self.prompt, self.group, self.text} - {*self.rewards, self.step, self.tokens}
@@ -81,8 +75,7 @@ def choose_columns(
 
     Args:
         first: those rows.
-        asked: what the user said of prompt, step, tokens, prompt_tokens and group.
-        rewards: the columns of rewards that the user named.
+        asked, rewards: the columns that the user named, by their role.
         file: named in messages.
         project: whose rows were made flat.
     """

@@ -23,16 +23,10 @@ POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
-    """The files of a log, in the order of their steps.
+    """The files of a log, in the order of their steps; Refusal for several formats or runs.
 
-    Args:
-        paths: files, or one folder: of rollouts, or that of a run of a trainer in `LOGS`.
-
-    Raises:
-        Refusal: where there is none, or where they are of several formats or runs.
+    `paths` are files, or one folder: of rollouts, or of a run of a trainer in `LOGS`.
     """
-    if not paths:
-        raise Refusal("the log must be a folder or files, got none")
     if len(paths) == 1 and paths[0].is_dir():
         files = _files_in(paths[0])
         _check_others(files)

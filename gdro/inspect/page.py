@@ -81,13 +81,10 @@ def _needs(needed: Mapping[str, Any]) -> str:
 
 def _advice(kind: str, counted_in: str) -> str:
     """The line of a configuration that saves it."""
-    if kind == "TRL":
-        return '    GDROConfig(gdro_method="grpo")    # in place of GRPOConfig'
     if kind != "verl":
         return '    GDROConfig(gdro_method="grpo")    # in TRL, in place of GRPOConfig'
-    if counted_in == "characters":
-        return "    actor_rollout_ref.actor.use_prefix_grouper=True    # the prompts once, in verl"
-    return ""
+    line = "    actor_rollout_ref.actor.use_prefix_grouper=True    # in verl: each prompt once"
+    return line if counted_in == "characters" else ""
 
 
 def _where(summary: Mapping[str, Any]) -> Iterator[str]:

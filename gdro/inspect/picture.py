@@ -37,11 +37,7 @@ def save(summary: Mapping[str, Any], out: Path) -> None:
 
 
 def draw(summary: Mapping[str, Any]) -> "Figure":
-    """Three panels of what `gdro.inspect.summarize` returns; two where nothing is said of prompts.
-
-    Raises:
-        Refusal: where it is not known which rollouts are correct.
-    """
+    """Panels of what `gdro.inspect.summarize` returns; Refusal without a threshold."""
     from matplotlib.figure import Figure
 
     if summary["groups"] is None:

@@ -1,11 +1,6 @@
 """Logs of any trainer as `Rollouts`: which prompt, which reward, and where there are any the step,
 the group and the tokens.
 
-    TRL     log_completions=True           completions/completions_*.parquet
-    verl    trainer.rollout_data_dir=DIR   DIR/{step}.jsonl
-    tinker-cookbook, prime-rl              folders of a run, by `projects`
-    others  CSV, JSONL or Parquet          columns named by the user
-
 Files are read in parts, and numbers are kept in place of texts, so that millions of rollouts fit.
 
 Axis: R rollouts.
@@ -88,11 +83,7 @@ def read(
 
 
 class Reader:
-    """Reads a log part by part.
-
-    Attributes:
-        files: the rollouts of each file.
-    """
+    """Reads a log part by part."""
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
@@ -122,11 +113,9 @@ class Reader:
             arrays["steps"] = np.full(len(arrays["rewards"]), int(file.stem))
         self.steps.update(np.unique(arrays.get("steps", [])).tolist())
         # TRL may log a batch again in a later step, and a folder of verl may hold a copy of a file
-        same = dict.fromkeys(OF_TRL, ("prompts", "texts"))
-        same["verl"] = ("prompts", "texts", "steps")
-        names = same.get(columns.kind, ())
-        if "texts" in arrays and arrays.keys() >= set(names):
-            this_file = b"".join(arrays[name].tobytes() for name in names)
+        same = ["prompts", "texts"] if columns.kind in OF_TRL else ["prompts", "texts", "steps"]
+        if columns.kind in (*OF_TRL, "verl") and arrays.keys() >= set(same):
+            this_file = b"".join(arrays[name].tobytes() for name in same)
             if this_file and this_file == self.last_file:
                 self.repeated += len(arrays["rewards"])
                 return
@@ -151,7 +140,8 @@ class Reader:
         lists = [name for name in (columns.tokens, columns.text) if name is not None]
         part = one_row_each(part, columns.rewards[0], lists, self.rows)
         self.rows += len(part)
-        for name in columns.required:
+        required = (columns.prompt, columns.group, columns.step, columns.discarded)
+        for name in filter(None, required):
             is_missing = part[name].isna().to_numpy()
             if is_missing.any():
                 row = part.index[is_missing.argmax()] + 1
@@ -252,8 +242,10 @@ class Reader:
         elif columns.kind in OF_TRL:
             keys.append(_blocks(steps_R, arrays["prompts"]))
         groups_R = joint(keys)
-        lengths_R = _complete(arrays.get("lengths"))
-        prompt_lengths_R = None if lengths_R is None else _complete(arrays.get("prompt_lengths"))
+        lengths_R = arrays.get("lengths")
+        prompt_lengths_R = arrays.get("prompt_lengths")
+        if lengths_R is None or np.isnan(lengths_R).any():
+            lengths_R = prompt_lengths_R = None
         return Rollouts(
             prompts_R=groups_R if columns.prompt is None else arrays["prompts"],
             steps_R=steps_R,
@@ -293,10 +285,7 @@ class Reader:
         if self.unscored:
             yield f"{self.unscored} rollouts have no reward and are left out."
         if self.repeated:
-            why = "TRL logs a batch that serves several steps again"
-            if columns.kind == "verl":
-                why = "a copy"
-            yield f"{self.repeated} rows repeat the file before ({why}), and are counted once."
+            yield f"{self.repeated} rows repeat the file before, and are counted once."
         if self.padding:
             yield f"{self.padding} rows are verl's padding and are left out."
 
@@ -307,19 +296,12 @@ def _concatenated(parts: Sequence[Arrays]) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
-def _complete(lengths_R: np.ndarray | None) -> np.ndarray | None:
-    """Lengths that are known of all rollouts, or None."""
-    return None if lengths_R is None or np.isnan(lengths_R).any() else lengths_R
-
-
 def _missing_steps(seen: set[int], kind: str) -> str:
     """A sentence about steps that are not in the log, or nothing."""
     steps = sorted(seen)
-    if not steps:
-        return ""
-    first = min(steps[0], 1) if kind in OF_TRL else steps[0]
-    gap = steps[-1] - first + 1 - len(steps)
-    if gap == 0:
+    first = min([1, *steps]) if kind in OF_TRL else min(steps, default=0)
+    gap = max(steps, default=0) - first + 1 - len(steps)
+    if not steps or gap == 0:
         return ""
     gaps = {after - before for before, after in pairwise(steps)}
     said = f"{gap:,} of {gap + len(steps):,} steps are"
@@ -331,11 +313,9 @@ def _missing_steps(seen: set[int], kind: str) -> str:
 
 
 def _verl_key(key: str, row: str) -> tuple[str, str, int]:
-    """Group, session and output of verl's {uid}_{session}_{output}; another key says no group.
+    """Group, session and output of verl's {uid}_{session}_{output}.
 
-    Args:
-        key: in the column uid, a rollout's.
-        row: what counts as the session where the key names none.
+    Of another key `row` is the session, and it says no group.
     """
     uid, session, output = [*key.rsplit("_", 2), "", ""][:3]
     if session.isdecimal() and output.isdecimal():

@@ -28,11 +28,7 @@ CLEARLY = 1.2  # times as many mixed groups
 OF_TRAINER = About()
 
 
-def summarize(
-    rollouts: Rollouts,
-    threshold: float | None = None,
-    seed: int = 0,
-) -> dict[str, Any]:
+def summarize(rollouts: Rollouts, threshold: float | None = None, seed: int = 0) -> dict[str, Any]:
     """Summarize a log: all that the page says of it, as plain JSON values.
 
     Args:
@@ -68,14 +64,15 @@ def summarize_groups(
         groups: at least one.
         threshold: above which a reward was correct; None where that is not known.
         about: the log.
-        counted_in: what their computation is counted in, as of `Rollouts`.
-        seed: as for `summarize`.
+        counted_in: as of `Rollouts`.
+        seed: of the bootstrap.
     """
     sizes = groups.trials_G
+    has_tokens = about.unit == "tokens" and groups.lengths_G is not None
     summary = {
         "kind": about.kind,
         "rollouts": int(sizes.sum()),
-        "tokens": None,
+        "tokens": int(groups.lengths_G.sum()) if has_tokens else None,
         "prompts": len(np.unique(groups.prompts_G)) if about.has_prompts else None,
         "steps": len(np.unique(groups.steps_G)) if about.has_steps else None,
         "number_of_groups": len(groups),
@@ -87,8 +84,6 @@ def summarize_groups(
         "withheld": _withheld(groups, about.left_out),
         "notes": list(about.notes),
     }
-    if about.unit == "tokens" and groups.lengths_G is not None:
-        summary["tokens"] = int(groups.lengths_G.sum())
     if threshold is None:
         return summary | {"groups": None, "pass_rate": None}
     # of all groups, as they were sampled
@@ -166,9 +161,8 @@ def difficulty_of(groups: Groups, seed: int) -> dict[str, Any]:
     rates = PassRates(last.trials_G, last.hits_G, last.prompts_G, seed)
     class_M = np.digitize(rates.grid_M, EDGES[1:-1])
     in_class_CM = class_M == np.arange(len(EDGES) - 1)[:, None]
-    shares_C, share_ends_C2 = rates.mean_of(in_class_CM.astype(float), np.zeros(len(EDGES) - 1))
-    k_F = np.array(OTHER_K)
-    passes_F, pass_ends_F2 = rates.mean_of(pass_probability(rates.grid_M, k_F[:, None]), k_F)
+    shares_C, share_ends_C2 = rates.mean_of(in_class_CM.astype(float))
+    passes_F, pass_ends_F2 = rates.by_number(pass_probability, np.array(OTHER_K))
     names = [str(k) for k in OTHER_K]
     return {
         "edges": list(EDGES),
@@ -181,8 +175,7 @@ def difficulty_of(groups: Groups, seed: int) -> dict[str, Any]:
 
 def other_n(rates: PassRates, trials_G: np.ndarray) -> dict[str, Any]:
     """Share of mixed groups at other n, and one that brings more of them per rollout."""
-    n_N = np.array(OTHER_N)
-    mixed_N, ends_N2 = rates.mean_of(mixed_probability(rates.grid_M, n_N[:, None]), n_N)
+    mixed_N, ends_N2 = rates.by_number(mixed_probability, np.array(OTHER_N))
     names = [str(n) for n in OTHER_N]
     shares = dict(zip(names, mixed_N.tolist(), strict=True))
     ends = dict(zip(names, ends_N2.tolist(), strict=True))

@@ -86,11 +86,8 @@ def with_nested(
 ) -> "pd.DataFrame":
     """Rows with a column for each dotted name that they have, such as `task.data.prompt`.
 
-    Args:
-        part: of a file.
-        names: of columns. A part between dots names a field, or counts from 0 in a list; a field of
-            a list is that of each of its values.
-        summed: names of columns whose lists are summed.
+    What stands between dots names a field, or counts from 0 in a list; a field of a list is that of
+    each of its values. The lists of columns in `summed` are summed.
     """
     import pandas as pd
 
@@ -123,11 +120,7 @@ def one_row_each(
 ) -> "pd.DataFrame":
     """Rows with one reward each, where a row has the rewards of a group as a list.
 
-    Args:
-        part: of a file.
-        reward: column of rewards.
-        others: columns whose lists go with the rewards, value by value.
-        start: number of the first row's group.
+    Lists of the same length in `others` go with the rewards. Groups are numbered from `start`.
     """
     if not len(part) or not all(isinstance(value, Several) for value in part[reward]):
         return part

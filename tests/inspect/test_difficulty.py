@@ -36,7 +36,7 @@ def test_what_more_rollouts_bring_lies_in_its_interval(shape, n):
     rates_P = beta_rates(*shape, 2000)
     fitted = PassRates(np.full(2000, n), sample(rates_P, n), np.arange(2000))
     n_N = np.array(OTHER_N)
-    found_N, ends_N2 = fitted.mean_of(mixed_probability(fitted.grid_M, n_N[:, None]), n_N)
+    found_N, ends_N2 = fitted.by_number(mixed_probability, n_N)
     truth_N = mixed_probability(rates_P, n_N[:, None]).mean(axis=1)
     assert (ends_N2[:, 0] <= truth_N + 0.01).all()
     assert (truth_N - 0.01 <= ends_N2[:, 1]).all()
