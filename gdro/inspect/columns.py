@@ -19,7 +19,10 @@ NAMES = {  # where the user names no column, the first of these that the log has
     "group": ("group", "group_id", "rollout_group", "group_idx"),
     "text": ("completion", "output"),
 }
-OF_KIND = {"verl": {"group": ("uid", *NAMES["group"])}, "GDROTrainer": {"prompt": ("uid",)}}
+OF_KIND: dict[str, dict[str, tuple[str, ...]]] = {
+    "verl": {"group": ("uid", *NAMES["group"])},
+    "GDROTrainer": {"prompt": ("uid",)},
+}
 OF_TRL = ("TRL", "GDROTrainer")
 NONE = "none"  # what a user says in place of a name for a column that is not to be used
 IDS = ("id", "idx", "index", "key", "hash")  # endings of names of columns that hold no texts

@@ -165,6 +165,7 @@ class PassRates:
 
     def least_ratio(self, above_M: np.ndarray, below_M: np.ndarray) -> float:
         """Lower end of the 95% interval of the ratio of two means."""
-        means_B2 = self.weights_BM[1:] @ np.stack([above_M, below_M], axis=1)
-        ratio_B = np.divide(*means_B2.T, where=means_B2[:, 1] > 0, out=np.ones(len(means_B2)))
+        above_B = self.weights_BM[1:] @ above_M
+        below_B = self.weights_BM[1:] @ below_M
+        ratio_B = np.divide(above_B, below_B, where=below_B > 0, out=np.ones(len(below_B)))
         return float(np.quantile(ratio_B, (1 - CONFIDENCE) / 2))

@@ -3,7 +3,7 @@
 import json
 import re
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -193,4 +193,8 @@ def _jsonl(file: Path, _: Collection[str], project: str | None) -> Iterator["pd.
         yield pd.DataFrame(rows, dtype=object)
 
 
-READERS = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}
+READERS: dict[str, Callable[..., Iterator["pd.DataFrame"]]] = {
+    ".parquet": _parquet,
+    ".jsonl": _jsonl,
+    ".csv": _csv,
+}

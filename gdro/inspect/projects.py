@@ -60,8 +60,8 @@ def _episode(row: Row) -> list[dict[str, Any]]:
 
 def _tokens(calls: list[Row]) -> dict[str, int | None]:
     """Tokens of the first request, and all that were sampled; None where a call has no usage."""
-    usages = [call.get("usage") for call in calls]
-    if not usages or None in usages:
+    usages = [call["usage"] for call in calls if call.get("usage")]
+    if not usages or len(usages) < len(calls):
         return {"prompt_tokens": None, "tokens": None}
     first = usages[0]
     return {

@@ -133,6 +133,8 @@ class Reader:
         """The arrays of some rows."""
         columns = self.columns
         self._check_late(part, file)
+        if columns.kind == "GDROTrainer":
+            part = part[part["rollout_group"] >= 0]  # not of an evaluation
         part = with_nested(part, columns.all, {columns.tokens, columns.prompt_tokens})
         missing = [name for name in columns.all if name not in part]
         if missing:

@@ -68,11 +68,10 @@ def summarize_groups(
         seed: of the bootstrap.
     """
     sizes = groups.trials_G
-    has_tokens = about.unit == "tokens" and groups.lengths_G is not None
-    summary = {
+    summary: dict[str, Any] = {
         "kind": about.kind,
         "rollouts": int(sizes.sum()),
-        "tokens": int(groups.lengths_G.sum()) if has_tokens else None,
+        "tokens": None,
         "prompts": len(np.unique(groups.prompts_G)) if about.has_prompts else None,
         "steps": len(np.unique(groups.steps_G)) if about.has_steps else None,
         "number_of_groups": len(groups),
@@ -84,6 +83,8 @@ def summarize_groups(
         "withheld": _withheld(groups, about.left_out),
         "notes": list(about.notes),
     }
+    if about.unit == "tokens" and groups.lengths_G is not None:
+        summary["tokens"] = int(groups.lengths_G.sum())
     if threshold is None:
         return summary | {"groups": None, "pass_rate": None}
     # of all groups, as they were sampled
@@ -108,9 +109,9 @@ def summarize_groups(
 
 def _needed(groups: Groups, counted_in: str) -> dict[str, Any] | None:
     """Shares of what TRL computes that GRPO's gradient needs: nothing that cannot change it."""
-    computed = 0.0 if groups.computed_G is None else float(groups.computed_G.sum())
-    if not computed:
+    if groups.computed_G is None or groups.shared_G is None or groups.needed_G is None:
         return None
+    computed = float(groups.computed_G.sum()) or 1.0
     return {
         "of": counted_in,
         "share": float(groups.needed_G.sum()) / computed,

@@ -68,11 +68,13 @@ def write_kind_gdro(folder):
     """GDROTrainer's table: two rollouts of each prompt, and two more in a second round."""
 
     def of_gdro(g, *rest):
-        own = {"uid": g.uid, "rollout_group": g.place, "discarded": g.discarded}
+        own = {"uid": str(g.uid), "rollout_group": g.place, "discarded": g.discarded}
         return of_trl(g, *rest) | own
 
     rounds = [[rows(of_gdro, step, places) for places in ((0, 1), (2, 3))] for step in STEPS]
-    write_trl(folder, [first + second for first, second in rounds])
+    evaluated = [of_trl(GROUPS[0], 1.0, 3, 0) | {"uid": None, "rollout_group": -1}] * 3
+    evaluated = [row | {"discarded": False} for row in evaluated]
+    write_trl(folder, [first + second + evaluated for first, second in rounds])
 
 
 def write_kind_verl(folder, keyed=True):
