@@ -38,6 +38,10 @@ class Plan:
     def __len__(self) -> int:
         return len(self.rollouts)
 
+    def numbered(self, group_ids_R: np.ndarray) -> np.ndarray:
+        """Numbers of rollout groups that no other plan of the same size has, (R,)."""
+        return self.number * len(self) + group_ids_R
+
 
 class Observed(NamedTuple):
     """What `GDROController.observe` returns."""

@@ -50,7 +50,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "raft": {"prompts": 4},
 }
 LOOP_METHODS = ("grpo", "prompt", "rollout", "both", "pivotal", "pivotal_replay")
-TRAINER_METHODS = (*LOOP_METHODS, "dapo", "dars", "raft")
+TRAINER_METHODS = (*LOOP_METHODS[:-1], "dapo", "dars")
 LEFT_OUT = {"seconds", "settings"}
 SIZES = {
     "hidden_size": 32,

@@ -161,8 +161,6 @@ def build(folders, tmp_path, monkeypatch):
         settings |= {"learning_rate": 1e-2, "num_generations": 4} | own
         if method is not None:
             settings["gdro_method"] = method
-        if method == "pivotal_replay":
-            settings.setdefault("gdro_options", {"prompts": 2, "start_at": 1})
         config, base = (GRPOConfig, GRPOTrainer) if method is None else (GDROConfig, GDROTrainer)
         kind = type("Changed", (change, base), {}) if change else base
         return kind(

@@ -11,14 +11,15 @@ with p̂ the posterior mean of the prompt's pass rate, from the controller's cou
 prompt is solved, so replay stops by itself. MAPO (arXiv 1807.02322) has the same shape, with the
 probability that the policy gives to the kept texts in place of p̂.
 
-Loop and trainer own the buffer; the method says which prompts to replay, and with which weight.
+The laboratory's loop owns the buffer; the method says which prompts to replay, and with which
+weight. In TRL and verl, methods that replay are refused.
 
 Rewards judge the decoded text, where special tokens do not show. So a text may earn the reward
-without an end, or with padding inside, and replay would teach just that. Loop and trainer keep only
-texts that are whole (`is_whole`), and tell them apart by the decoded text.
+without an end, or with padding inside, and replay would teach just that. The loop keeps only texts
+that are whole (`is_whole`), and tells them apart by the decoded text.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def is_whole(text: Sequence[int], ends: Collection[int], specials: Collection[in
 class ReplayBuffer:
     """Distinct successes of each prompt; the oldest gives way when `size` are kept.
 
-    A text is a tuple of token ids; the TRL trainer keeps a pair, with the ids of the prompt.
+    A text is a tuple of token ids.
 
     Args:
         size: texts kept for a prompt.
@@ -102,17 +103,3 @@ class ReplayBuffer:
                 texts_R.append(text)
                 weights_R.append(weight / len(self.texts[uid]))
         return uids_R, texts_R, np.array(weights_R, float)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Plain values, in order, for a checkpoint."""
-        keys = [list(texts) for texts in self.texts.values()]
-        texts = [list(texts.values()) for texts in self.texts.values()]
-        return {"size": self.size, "uids": self.uids, "keys": keys, "texts": texts}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of `state_dict`."""
-        self.size = state["size"]
-        self.texts = {}
-        for uid, keys, texts in zip(state["uids"], state["keys"], state["texts"], strict=True):
-            tuples = [tuple(text) for text in texts]
-            self.texts[uid] = dict(zip(keys, tuples, strict=True))

@@ -94,13 +94,13 @@ def surrogate_losses(
 
 
 @torch.no_grad()
-def policy_logps(trainer: GRPOTrainer, output: LossInputs, rows: slice = slice(None)) -> Tensor:
-    """Log-probabilities of the completions of some rows at the policy as it is, (R, T)."""
+def policy_logps(trainer: GRPOTrainer, output: LossInputs) -> Tensor:
+    """Log-probabilities of the completions at the policy as it is, (R, T)."""
     sides = ("prompt", "completion")
     logps_RT, *_ = trainer._get_per_token_logps_and_entropies(
         trainer.model,
-        torch.cat([output[f"{side}_ids"][rows] for side in sides], dim=1),
-        torch.cat([output[f"{side}_mask"][rows] for side in sides], dim=1),
+        torch.cat([output[f"{side}_ids"] for side in sides], dim=1),
+        torch.cat([output[f"{side}_mask"] for side in sides], dim=1),
         output["completion_ids"].size(1),
         batch_size=trainer.args.per_device_train_batch_size,
     )

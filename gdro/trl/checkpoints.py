@@ -3,6 +3,7 @@
 import logging
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from gdro import files
 from gdro.checks import Refusal
 from gdro.files import LEDGER, fault_of
 from gdro.inspect import Groups
-from gdro.trl.config import GDROConfig
+from gdro.trl.config import GDROConfig, options_of
 from gdro.trl.inspection import joined
 from gdro.uids import check_prompts
 
@@ -77,12 +78,26 @@ def save_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
     state = {
         "controller": trainer.controller.state_dict(),
         "data": prompts,
-        "replay_buffer": trainer.replay_buffer.state_dict(),
+        "order": order_of(trainer),
         "record": trainer.record,
         "groups": vars(joined(trainer.groups)),
         "seconds": trainer.seconds,
     }
     files.save_state(checkpoint / STATE_FILE, state)
+
+
+def order_of(trainer: GRPOTrainer) -> dict[str, Any]:
+    """The settings by which prompts come, which a resumed run must share."""
+    args = trainer.args
+    step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return {
+        "num_generations": trainer.num_generations,
+        "generation_batch_size": args.generation_batch_size,
+        "num_iterations": trainer.num_iterations,
+        "the rollouts of an optimizer step": step,
+        "shuffle_dataset": trainer.shuffle_dataset,
+        "seed": args.seed,
+    }
 
 
 def close_checkpoint(trainer: GRPOTrainer) -> None:
@@ -99,7 +114,7 @@ def load_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
     """Take up what `save_own_state` has written.
 
     Raises:
-        ValueError: where the prompts of the data set have changed.
+        ValueError: where the prompts of the data set, or settings by which they come, have changed.
     """
     if trainer.args.sync_ref_model:
         logger.warning(
@@ -110,10 +125,17 @@ def load_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
         logger.warning(f"{checkpoint} is GRPOTrainer's: the controller starts without history")
         return
     state = files.load_state(checkpoint / STATE_FILE)
+    for name, value in order_of(trainer).items():
+        if state["order"][name] != value:
+            raise Refusal(
+                f"{name} is {value}, and was {state['order'][name]} when {checkpoint} was saved: "
+                "other prompts would come"
+            )
     if trainer.data.uids_D is not None and state["data"] is not None:
         check_prompts(trainer.data.uids_D, trainer.data.hashes_D, state["data"])
+    if "scale_rewards" not in options_of(trainer.args):  # read anew in each step
+        state["controller"]["settings"]["scale_rewards"] = trainer.controller.run.scale_rewards
     trainer.controller.load_state_dict(state["controller"])
-    trainer.replay_buffer.load_state_dict(state["replay_buffer"])
     trainer.record = state["record"]
     trainer.groups = [Groups(**state["groups"])]
     trainer.seconds.update(state["seconds"])

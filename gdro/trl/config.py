@@ -4,11 +4,12 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import datasets
+import numpy as np
 from pydantic import Field
-from trl import GRPOConfig
+from trl import GRPOConfig, GRPOTrainer
 
 from gdro.advantages import preset_options
 from gdro.checks import build, check
@@ -17,7 +18,7 @@ from gdro.groups import StaticGroups, make_groups
 from gdro.method import Method
 from gdro.registry import find_method
 
-# what cannot be passed on to TRL by a method that samples in rounds, or replays texts
+# what cannot be passed on to TRL by a method that samples in rounds
 IMAGES = {"image", "images"}
 BEYOND_TEXT = {"tools", "rollout_func", "environment_factory", *IMAGES}
 
@@ -28,7 +29,19 @@ KINDS: dict[str, Any] = {  # types of the options that nothing else checks
     "uid_column": Name,
     "group_column": Name | None,
     "trim_batches": bool | None,
+    "log_bins": bool,
 }
+# the options that are read once, when a trainer is made
+READ_ONCE = (
+    "gdro_method",
+    "gdro_preset",
+    "gdro_options",
+    "success_reward",
+    "uid_column",
+    "group_column",
+    "advantage_std",
+    "advantage_clip",
+)
 
 
 @dataclass
@@ -81,7 +94,13 @@ class GDROConfig(GRPOConfig):
     TRL's bit for bit. With Unsloth only rows are left out. Always off for models without rotary
     positions, such as GPT-2, whose texts change with the padding before them."""
 
+    log_bins: bool = False
+    """Log the numbers of each bin too, some forty a step; `GDROTrainer.record` always has them."""
+
     def __post_init__(self) -> None:
+        # transformers 5.24 renames this option, and would warn of TRL's default by its old name
+        if getattr(self, "activation_checkpointing", False) is None:
+            self.activation_checkpointing = self.gradient_checkpointing
         super().__post_init__()
         options_of(self)
         find_method(self.gdro_method)
@@ -98,10 +117,42 @@ def options_of(args: GDROConfig) -> dict[str, Any]:
     return args.gdro_options or {}
 
 
+def choices_of(args: GDROConfig) -> dict[str, str]:
+    """The options that a trainer reads once, as text: what is in `gdro_options` may change too."""
+    return {name: repr(getattr(args, name)) for name in READ_ONCE}
+
+
+def follow(trainer: GRPOTrainer) -> None:
+    """Take over what TRL reads anew in each step, and refuse other changes of a made trainer.
+
+    Raises:
+        ValueError: names the option, with both values.
+    """
+    run = trainer.controller.run
+    if "scale_rewards" not in options_of(trainer.args):
+        kind = Literal["group", "batch", "none"]
+        run.scale_rewards = check("scale_rewards", trainer.scale_rewards, kind)
+    now = choices_of(trainer.args) | {"num_generations": repr(trainer.num_generations)}
+    then = trainer._choices | {"num_generations": repr(int(run.mean_rollouts))}
+    for name, value in now.items():
+        if value != then[name]:
+            raise ValueError(
+                f"{name} was changed from {then[name]} to {value} after the trainer was made: "
+                "make another trainer"
+            )
+
+
 def make_controller(
-    args: GDROConfig, dataset: datasets.Dataset | datasets.IterableDataset | None = None
+    args: GDROConfig,
+    dataset: datasets.Dataset | datasets.IterableDataset | None = None,
+    uids_D: np.ndarray | None = None,
 ) -> GDROController:
     """The controller that a `GDROConfig` asks for; with a group_column, its bins are the groups.
+
+    Args:
+        args: of the trainer.
+        dataset: to train on, and its uids.
+        uids_D: of the prompts of the data set.
 
     Raises:
         ValueError: for options that the controller, the bins or the method do not take.
@@ -118,7 +169,7 @@ def make_controller(
     if chosen["advantage_clip"] == math.inf:
         chosen["advantage_clip"] = None
     if args.group_column is not None:
-        chosen["bins"] = groups_of_column(args, dataset, chosen.get("bins", {}))
+        chosen["bins"] = groups_of_column(args, dataset, uids_D, chosen.get("bins", {}))
     return build(
         "gdro_options",
         GDROController,
@@ -132,10 +183,11 @@ def make_controller(
 def groups_of_column(
     args: GDROConfig,
     dataset: datasets.Dataset | datasets.IterableDataset | None,
+    uids_D: np.ndarray | None,
     given: Mapping[str, Any],
 ) -> StaticGroups:
     """The groups that the column `args.group_column` names, with further options of the bins."""
-    if not isinstance(dataset, datasets.Dataset):
+    if not isinstance(dataset, datasets.Dataset) or uids_D is None:
         raise ValueError(f"group_column needs a datasets.Dataset, got {type(dataset).__name__}")
     column = str(args.group_column)
     if column not in dataset.column_names:
@@ -149,12 +201,11 @@ def groups_of_column(
     if isinstance(kind, datasets.ClassLabel):  # which is stored as numbers
         values = kind.int2str(values)
     labels = list(map(str, values))
-    uids = list(stored[args.uid_column])
     if isinstance(given, Mapping) and isinstance(given.get("groups"), list | tuple):
         # labels are strings, so names are too
         given = {**given, "groups": [str(name) for name in given["groups"]]}
     name = "gdro_options['bins'] with group_column"
-    return make_groups(name, given, args.gdro_preset, uids, labels)
+    return make_groups(name, given, args.gdro_preset, uids_D.tolist(), labels)
 
 
 def check_all(
@@ -189,6 +240,8 @@ def check_training(args: GDROConfig, controller: GDROController) -> None:
         raise ValueError(
             f"this process sees {args.n_gpu} GPUs; use `accelerate launch` or CUDA_VISIBLE_DEVICES"
         )
+    if method.replays:
+        raise ValueError(f"{choice} replays kept answers, which only the laboratory's loop does")
     # losses are known only after the last round
     if method.samples_again and method.needs_losses and args.beta:
         raise ValueError(f"beta must be 0 with {choice}, which samples in rounds, got {args.beta}")
@@ -246,7 +299,7 @@ def check_data(
     """
     choice = f"gdro_method={args.gdro_method!r}"
     refused: set[str] = set()
-    if method.samples_again or method.replays:
+    if method.samples_again:
         refused = BEYOND_TEXT
     elif method.needs_losses and args.beta:  # the policy is scored again, from text alone
         refused = IMAGES

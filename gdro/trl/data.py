@@ -3,22 +3,24 @@
 D prompts of the data set.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import datasets
 import numpy as np
+from torch.utils.data import Dataset
 
+from gdro.trl.values import Row
 from gdro.uids import as_uids, check_different, hash_of, numbered, prompt_hash
 
 
 class UidData(NamedTuple):
-    """A data set with a column of uids; a stream has neither a list of them nor hashes."""
+    """A data set and the uids of its rows; a stream has neither a list of them nor hashes."""
 
     dataset: datasets.Dataset | datasets.IterableDataset | None
-    """None where environments make the prompts."""
+    """The user's own, whose format may change at any time, or a stream that adds uids. None where
+    environments make the prompts."""
     uids_D: np.ndarray | None = None
     hashes_D: np.ndarray | None = None
     """Hashes of the prompts, by which a resumed run recognizes them."""
@@ -26,8 +28,28 @@ class UidData(NamedTuple):
     """Whether the user's data have the column of uids."""
 
 
-def with_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str) -> UidData:
-    """A data set with a column of uids.
+class UidRows(Dataset):
+    """Rows of a data set as they are when they are read, each with the uid of its position.
+
+    What a transform makes of the column of uids does not matter.
+    """
+
+    def __init__(self, dataset: datasets.Dataset, column: str, uids_D: np.ndarray) -> None:
+        self.dataset = dataset
+        self.column = column
+        self.uids_D = uids_D
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitems__(self, positions: Sequence[int]) -> list[Row]:
+        rows = self.dataset.__getitems__(list(positions))
+        uids = self.uids_D[positions].tolist()
+        return [row | {self.column: uid} for row, uid in zip(rows, uids, strict=True)]
+
+
+def read_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str) -> UidData:
+    """The uids of a data set, as it is stored.
 
     Where the column is missing, the uid of a row is a hash of all its columns: the same in every
     session and order. Equal rows are numbered (`…#2`), so that each has a history of its own; in a
@@ -63,17 +85,4 @@ def with_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str)
         check_different(uids_D, name)
     else:
         uids_D = as_uids(numbered(uids))
-        dataset = dataset.add_column(column, uids_D.tolist())
-    if dataset.format["type"] == "custom":
-        transform = dataset.format["format_kwargs"]["transform"]
-        dataset = dataset.with_transform(partial(with_column, transform, column))
     return UidData(dataset, uids_D, np.array(hashes, np.int64), has_uids)
-
-
-def with_column(
-    transform: Callable[[Mapping[str, list]], dict[str, list]],
-    column: str,
-    batch: Mapping[str, list],
-) -> dict[str, list]:
-    """Apply a transform to rows, and keep a column that it may leave out."""
-    return {column: batch[column]} | transform(batch)

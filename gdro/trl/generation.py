@@ -10,7 +10,7 @@ from gdro.method import Method
 
 def check_images(method: Method, choice: str, images: list | None) -> None:
     """Refuse images that TRL found in the messages of a prompt, where the method needs text."""
-    if images is not None and (method.samples_again or method.replays):
+    if images is not None and (method.samples_again):
         raise ValueError(f"gdro_method={choice!r} works only with text, got images")
 
 

@@ -2,16 +2,19 @@
 
 import logging
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from gdro.record import numbers_of
 from gdro.rounds import Samples
 from gdro.trl.config import GDROConfig
+from gdro.trl.step import Step
 from gdro.trl.values import Cost, LossInputs, Signal, learned_mask
 
 logger = logging.getLogger(__name__)
@@ -111,8 +114,54 @@ def log_advantages(logs: Mapping[str, Any], metrics: Mapping[str, list], signal:
     logs["advantages"].extend(signal.advantages_R.astype(np.float32).tolist())
 
 
+def numbers_to_log(
+    row: Mapping[str, Any], bin_names: Sequence[str], log_bins: bool
+) -> dict[str, float]:
+    """The numbers of a row of the record, by name; those of bins only where asked for."""
+    shown = {n: value for n, value in row.items() if log_bins or not isinstance(value, list)}
+    return numbers_of(shown, bin_names)
+
+
+def log_groups(
+    extra: Mapping[str, deque],
+    uids: Sequence[int | str],
+    groups_R: np.ndarray,
+    is_discarded_R: np.ndarray | None = None,
+) -> None:
+    """Add to TRL's table of completions which rollouts are of one group, and not trained on."""
+    if is_discarded_R is None:
+        is_discarded_R = np.zeros(len(uids), bool)
+    extra["uid"].extend(map(str, uids))  # of one type with the None of evaluations
+    extra["rollout_group"].extend(groups_R.tolist())
+    extra["discarded"].extend(is_discarded_R.tolist())
+
+
+def log_evaluated(extra: Mapping[str, deque], size: int) -> None:
+    """Add as many rollouts of an evaluation, which belong to no group."""
+    extra["uid"].extend([None] * size)
+    extra["rollout_group"].extend([-1] * size)
+    extra["discarded"].extend([False] * size)
+
+
+def log_step(
+    logs: dict[str, Any], step: Step, reward_names: Sequence[str], is_discarded_R: np.ndarray
+) -> None:
+    """Fill TRL's table of completions with all rollouts of a step, the discarded ones too."""
+    column: Callable[..., deque] = partial(deque, maxlen=len(step.rollouts))
+    logs["prompt"] = column(rollout.prompt for rollout in step.rollouts)
+    logs["completion"] = column(rollout.completion for rollout in step.rollouts)
+    logs["advantages"] = column(step.advantages_R.tolist())
+    for place, name in enumerate(reward_names):
+        logs["rewards"][name] = column(step.rewards_RF[:, place].tolist())
+    names = sorted({name for rollout in step.rollouts for name in rollout.extra})
+    logs["extra"] = defaultdict(column)
+    for name in names:
+        logs["extra"][name].extend(rollout.extra.get(name) for rollout in step.rollouts)
+    log_groups(logs["extra"], step.uids, step.groups_R, is_discarded_R)
+
+
 def trained_tokens(output: LossInputs) -> Tensor:
-    """Tokens of this process's rows that have a gradient, kept texts included."""
+    """Tokens of this process's rows that have a gradient."""
     trains_R = output["advantages"] != 0
     tokens_R = learned_mask(output).sum(dim=1)
     return (tokens_R * trains_R).sum()

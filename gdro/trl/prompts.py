@@ -3,7 +3,6 @@
 Axes: P prompts of a generation batch, R its rollouts, D prompts of the data set.
 """
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,16 +11,15 @@ from functools import partial
 import numpy as np
 from accelerate.utils import gather_object
 from datasets import Dataset
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import Sampler
 from trl import GRPOTrainer
 
 from gdro.checks import short
-from gdro.controller import GDROController
 from gdro.method import Method
+from gdro.plans import Plan
 from gdro.rounds import prompts_of_batch
-from gdro.trl.config import GDROConfig
-from gdro.trl.data import UidData
-from gdro.trl.values import PromptBatch, Row, replaced
+from gdro.trl.data import UidRows
+from gdro.trl.values import PromptBatch, Row, copy_of, replaced
 
 
 def chooses_prompts(method: Method) -> bool:
@@ -29,31 +27,41 @@ def chooses_prompts(method: Method) -> bool:
     return method.draws or method.waits
 
 
-def check_stock(choice: str, function: Callable, stock: Callable) -> None:
-    """Refuse a function of the user's own that chooses or changes rows which are not read."""
-    if getattr(function, "__func__", None) is not stock:
+def check_order(trainer: GRPOTrainer) -> None:
+    """Refuse an order of the user's own with a method that chooses the prompts itself."""
+    loader = trainer.callback_handler.train_dataloader
+    sampler = getattr(trainer._get_train_sampler, "__func__", None)
+    is_ours = getattr(getattr(loader, "collate_fn", None), "func", None) is collate
+    if not is_ours or sampler is not GRPOTrainer._get_train_sampler:
         raise ValueError(
-            f"{stock.__name__} must be GDROTrainer's own with gdro_method={choice!r}, which "
-            f"chooses the prompts itself, got {short(function)}"
+            f"gdro_method={trainer.controller.name!r} chooses the prompts itself: "
+            "get_train_dataloader and _get_train_sampler must be GDROTrainer's own"
         )
 
 
 @contextmanager
 def uids_kept(trainer: GRPOTrainer) -> Iterator[None]:
-    """A data loader made in this block keeps each row's uid, and the trainer keeps its sampler.
+    """A data loader made in this block gives each row its uid, and the trainer keeps its sampler.
 
-    Also where `data_collator` or unused columns leave the uids out.
+    Also where a transform, `data_collator` or unused columns leave the uids out.
     """
     column = trainer.args.uid_column
+    uids_D = trainer.data.uids_D
+    remove_columns = trainer._remove_unused_columns
     choose_columns = trainer._set_signature_columns_if_needed
     make_sampler = trainer._get_train_sampler
 
-    def choose_with_uid() -> None:
+    def add_uids(dataset: Dataset, description: str | None = None) -> Dataset | UidRows:
+        kept = remove_columns(dataset, description)
+        return kept if uids_D is None else UidRows(kept, column, uids_D)
+
+    def choose_with_uid() -> None:  # of a stream
         choose_columns()
         if column not in trainer._signature_columns:
             trainer._signature_columns.append(column)
 
-    def keep_sampler(dataset: Dataset | None = None) -> Sampler:
+    def keep_sampler(rows: Dataset | UidRows) -> Sampler:
+        dataset = rows.dataset if isinstance(rows, UidRows) else rows
         trainer._sampler = make_sampler(dataset)  # advanced on resuming
         return trainer._sampler
 
@@ -61,6 +69,7 @@ def uids_kept(trainer: GRPOTrainer) -> Iterator[None]:
     with replaced(
         trainer,
         data_collator=partial(collate, trainer.data_collator, column),
+        _remove_unused_columns=add_uids,
         _set_signature_columns_if_needed=choose_with_uid,
         _get_train_sampler=keep_sampler,
     ):
@@ -90,77 +99,63 @@ def collate(collator: Callable[[list], list], column: str, rows: list[dict]) -> 
     return collated
 
 
-def next_prompts(
-    controller: GDROController,
-    data: UidData,
-    args: GDROConfig,
-    inputs: Sequence[Row],
-    loader: DataLoader | None,
-    given: list[str] | None,
-) -> PromptBatch:
+def plan_batch(trainer: GRPOTrainer, inputs: Sequence[Row]) -> tuple[PromptBatch, Plan]:
+    """The prompts of the next batch, and the rollouts of each."""
+    batch = next_prompts(trainer, inputs)
+    return batch, trainer.controller.plan(batch.uids)
+
+
+def next_prompts(trainer: GRPOTrainer, inputs: Sequence[Row]) -> PromptBatch:
     """The prompts of the next batch.
 
     Args:
-        controller: whose method may choose them.
-        data: of the training.
-        args: of the trainer.
+        trainer: a GDROTrainer, whose method may choose them.
         inputs: TRL's rows for this process, each prompt `num_generations` times.
-        loader: of the training.
-        given: TRL's rows as they came out of it, for a method that chooses; None if unknown.
 
     Raises:
-        ValueError: for rows that a method which chooses the prompts would pass over.
+        ValueError: for an order of one's own that a method which chooses would pass over.
     """
+    controller = trainer.controller
     method = controller.method
     if not chooses_prompts(method):
-        return prompts_of_rows(controller, data, args, gather_object(inputs))
-    if not _is_ours(loader) or given not in (None, [repr(row) for row in inputs]):
-        raise ValueError(
-            f"gdro_method={controller.name!r} reads its rows from train_dataset itself: "
-            "get_train_dataloader must return GDROTrainer's own, and "
-            "_generate_and_score_completions leave its inputs as they are"
-        )
-    size = args.generation_batch_size // args.num_generations
-    uids_D: np.ndarray = data.uids_D  # type: ignore[assignment]  # streams are refused
+        return prompts_of_rows(trainer, gather_object(inputs))
+    check_order(trainer)
+    size = len(inputs) * trainer.accelerator.num_processes // trainer.num_generations
+    uids_D: np.ndarray = trainer.data.uids_D  # streams are refused
     drawn_P = controller.draw(uids_D, size)
     if drawn_P is None and not method.waits:
-        return prompts_of_rows(controller, data, args, gather_object(inputs))
+        return prompts_of_rows(trainer, gather_object(inputs))
     if drawn_P is None:  # TRL's order has one batch a step
         drawn_P = prompts_of_batch(
             controller.planned,
             size,
             total=len(uids_D),
-            seed=args.seed,
-            shuffled=args.shuffle_dataset,
+            seed=trainer.args.seed,
+            shuffled=trainer.shuffle_dataset,
         )
+    loader = trainer.callback_handler.train_dataloader
 
     def read(ids_R: np.ndarray) -> list[Row]:
         # as the loader does: the columns that it keeps, with objects of its own for each row, also
         # where a position comes again
-        return loader.collate_fn(loader.dataset.__getitems__(drawn_P[ids_R].tolist()))  # type: ignore
+        return loader.collate_fn(loader.dataset.__getitems__(drawn_P[ids_R].tolist()))
 
     return PromptBatch(uids_D[drawn_P].tolist(), read)
 
 
-def _is_ours(loader: DataLoader | None) -> bool:
-    """Whether a data loader was made where uids are kept."""
-    return getattr(getattr(loader, "collate_fn", None), "func", None) is collate
-
-
-def prompts_of_rows(
-    controller: GDROController, data: UidData, args: GDROConfig, rows: Sequence[Row]
-) -> PromptBatch:
+def prompts_of_rows(trainer: GRPOTrainer, rows: Sequence[Row]) -> PromptBatch:
     """The prompts of TRL's rows, of all processes, in TRL's order."""
-    size = args.num_generations
+    size = trainer.num_generations
+    column = trainer.args.uid_column
     first = rows[::size]
-    if data.dataset is None:
+    if trainer.data.dataset is None:
         # environments make the prompts: none is known to come again, so none has a history
-        known = len(controller.bins.row_of)
+        known = len(trainer.controller.bins.row_of)
         uids: list[int | str] = list(range(known, known + len(first)))
     else:
-        uids = [_uid_of(row, args.uid_column) for row in first]
+        uids = [_uid_of(row, column) for row in first]
         repeated = [uid for uid in uids for _ in range(size)]
-        if [_uid_of(row, args.uid_column) for row in rows] != repeated:
+        if [_uid_of(row, column) for row in rows] != repeated:
             raise ValueError(
                 f"the sampler of the training must give each prompt {size} times in a row "
                 f"(num_generations), got one that begins with {short(uids)}"
@@ -171,8 +166,7 @@ def prompts_of_rows(
         turns = Counter[int]()
         copies = []
         for p in ids_R.tolist():
-            own = rows[p * size : (p + 1) * size]
-            copies.append(copy_of(own[turns[p] % size], own[turns[p] % size - 1]))
+            copies.append(copy_of(rows[p * size + turns[p] % size]))
             turns[p] += 1
         return copies
 
@@ -182,32 +176,8 @@ def prompts_of_rows(
 def _uid_of(row: Row, column: str) -> int | str:
     if column not in row:
         raise ValueError(
-            f"rows of train_dataset must keep the column {column!r}, got {sorted(row)}: name "
-            "it in the format of the data set, and keep it in a data loader of your own"
+            f"rows of a data loader of your own must have the column {column!r}, got "
+            f"{sorted(row)}: give train_dataset one, and keep it"
         )
     uid = row[column]
     return uid.item() if hasattr(uid, "item") else uid  # torch's or numpy's
-
-
-def copy_of(row: Row, twin: Row) -> Row:
-    """A copy of a row, with objects of its own.
-
-    What TRL's rows of one prompt have in common is not copied, such as a verifier that a transform
-    of the data hands out.
-
-    Args:
-        row: left as it is.
-        twin: another of TRL's rows, of the same prompt.
-    """
-    return copy.deepcopy(row, {id(part): part for part in leaves_of(twin)})
-
-
-def leaves_of(value: object) -> Iterator[object]:
-    """The objects in nested dictionaries and lists."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for part in value:
-            yield from leaves_of(part)
-    else:
-        yield value

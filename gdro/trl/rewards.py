@@ -16,7 +16,8 @@ from trl import GRPOTrainer
 
 from gdro.metrics import is_correct
 from gdro.rounds import Samples
-from gdro.trl.values import replaced
+from gdro.trl.values import Row, replaced
+from gdro.uids import hash_of
 
 
 class WithoutColumn(partial):
@@ -45,6 +46,11 @@ def without_column(function: Any, column: str) -> Any:
     wrapped = WithoutColumn(function)
     wrapped.column = column
     return wrapped
+
+
+def rows_with_uid(rows: list[Row], column: str) -> list[Row]:
+    """Rows of an evaluation: those without a uid get a hash of their columns, as in training."""
+    return [row if column in row else row | {column: hash_of(row)} for row in rows]
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from trl import GRPOTrainer
 
 from gdro.rounds import Outcomes, sample_in_rounds
 from gdro.trl.config import IMAGES
+from gdro.trl.prompts import plan_batch
 from gdro.trl.step import Step, TrainBatch, own_share, split_rollouts
-from gdro.trl.values import Cost, PromptBatch, Row, replaced
+from gdro.trl.values import Cost, PromptBatch, Row, copy_of, replaced
 
 MOST_BATCHES = 100  # in one step, for a method that is never ready
 
@@ -58,7 +59,7 @@ def _sample_batch(trainer: GRPOTrainer, inputs: list[Row], step: Step) -> bool:
     spent = step.spent
     seen_tokens = trainer.state.num_input_tokens_seen
     with trainer._clock.timed("controller"):
-        batch, plan = trainer._plan(inputs)
+        batch, plan = plan_batch(trainer, inputs)
 
     def sample_and_reward(new_R: np.ndarray) -> Outcomes:
         _sample(trainer, batch, new_R, step)
@@ -69,7 +70,7 @@ def _sample_batch(trainer: GRPOTrainer, inputs: list[Row], step: Step) -> bool:
     tokens = int(trainer.state.num_input_tokens_seen - seen_tokens)
     with trainer._clock.timed("controller"):
         signal = trainer._observe(plan, samples, Cost(step.spent - spent, tokens))
-    step.add_signal(signal, samples)
+    step.add_signal(signal, samples.group_ids_R, plan)
     return signal.ready
 
 
@@ -83,9 +84,11 @@ def _sample(trainer: GRPOTrainer, batch: PromptBatch, new_R: np.ndarray, step: S
     prompts = [row["prompt"] for row in rows]
     output = trainer._generate(prompts)
     _, completion_ids, _, completions, *_ = output
+    # rewards are given the lists themselves: what they write there is not trained on
+    sampled = copy_of([prompts, *output])
     rewards_RF = trainer._calculate_rewards(rows, prompts, completions, completion_ids)
-    rollouts = split_rollouts(prompts, output, trainer._pending_extra_logs)
-    trainer._pending_extra_logs.clear()  # `TrainBatch.extras` brings back those that train
+    rollouts = split_rollouts(sampled, trainer._pending_extra_logs)
+    trainer._pending_extra_logs.clear()  # `logs.log_step` brings them back
     uids = [batch.uids[p] for p in new_R.tolist()]
     step.add_rollouts(uids, gather_object(rollouts), rewards_RF)
     step.spent += len(rows) * trainer.accelerator.num_processes  # with rows that came twice
@@ -106,8 +109,6 @@ def given_rollouts(trainer: GRPOTrainer, batch: TrainBatch) -> Iterator[None]:
         return batch.generated()
 
     def rewards(*given: object, **named: object) -> Tensor:
-        # TRL empties this into its table of completions once the rewards are there
-        trainer._pending_extra_logs.update(batch.extras())
         return batch.rewards_RF.to(trainer.accelerator.device)
 
     with replaced(trainer, _generate=generated, _calculate_rewards=rewards):

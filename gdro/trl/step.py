@@ -16,7 +16,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from gdro.rounds import Samples
+from gdro.plans import Plan
 from gdro.trl.values import Row, Signal
 
 
@@ -26,7 +26,7 @@ class Rollout(NamedTuple):
     prompt_ids: list[int]
     completion_ids: list[int]
     prompt: str | list[dict[str, Any]]
-    """Text, or messages, as the reward functions leave it."""
+    """Text, or messages."""
     completion: str | list[dict[str, Any]]
     """Text, or messages."""
     logprobs: list[float] | None
@@ -34,9 +34,12 @@ class Rollout(NamedTuple):
     """Columns of the table of completions, from `log_extra`."""
 
 
-def split_rollouts(prompts: list, output: tuple, extras: dict[str, list]) -> list[Rollout]:
-    """Split what `_generate` returned, by rollout. `extras` are columns with a value for each."""
-    prompt_ids, completion_ids, _, completions, logprobs, *_ = output
+def split_rollouts(sampled: list, extras: dict[str, list]) -> list[Rollout]:
+    """Split prompts and what `_generate` made of them, by rollout.
+
+    `extras` are columns with a value for each.
+    """
+    prompts, prompt_ids, completion_ids, _, completions, logprobs, *_ = sampled
     size = len(prompt_ids)
     # a column of another length cannot be told apart by rollout
     columns = {name: values for name, values in extras.items() if len(values) == size}
@@ -65,6 +68,8 @@ class TrainBatch:
     """Rewards of the rollouts of all processes."""
     signal: Signal
     """Advantages of the rollouts of all processes."""
+    is_discarded_R: np.ndarray
+    """Which rollouts of the step are left out, (R,)."""
 
     def rows(self) -> list[Row]:
         """The rows that TRL is given, of this process."""
@@ -89,11 +94,6 @@ class TrainBatch:
             [],  # images of tools
         )
 
-    def extras(self) -> dict[str, list]:
-        """Columns of the table of completions, of this process."""
-        names = {name: None for rollout in self.rollouts for name in rollout.extra}
-        return {name: [rollout.extra.get(name) for rollout in self.rollouts] for name in names}
-
 
 class Step:
     """All rollouts of one optimizer step, of all processes, with rewards and advantages.
@@ -103,7 +103,7 @@ class Step:
         rollouts: (R,).
         spent: rollouts, with those that were dropped.
         rewards_RF: on the CPU.
-        correct_R: which rollouts are.
+        groups_R: a number of each rollout's group, which no other of the training has.
         advantages_R: weighted.
         is_flat_R: whether all rewards of the rollout's group are equal.
         group_has_signal_R: whether an advantage in the rollout's group is not 0.
@@ -114,7 +114,7 @@ class Step:
         self.rollouts: list[Rollout] = []
         self.spent = 0
         self.rewards_RF = torch.zeros(0, 0)
-        self.correct_R = np.zeros(0, bool)
+        self.groups_R = np.zeros(0, int)
         self.advantages_R = np.zeros(0)
         self.is_flat_R = np.zeros(0, bool)
         self.group_has_signal_R = np.zeros(0, bool)
@@ -125,14 +125,13 @@ class Step:
         """Add a rollout of each of these prompts; what was sampled beyond that is dropped."""
         self.uids += uids
         self.rollouts += rollouts[: len(uids)]
-        new_RF = rewards_RF[: len(uids)].cpu()
+        new_RF = rewards_RF[: len(uids)].cpu().clone()
         self.rewards_RF = torch.cat([self.rewards_RF, new_RF]) if len(self.rewards_RF) else new_RF
 
-    def add_signal(self, signal: Signal, samples: Samples) -> None:
+    def add_signal(self, signal: Signal, group_ids_R: np.ndarray, plan: Plan) -> None:
         """Add what the controller made of one batch, whose rollouts were added before."""
-        group_ids_R = samples.group_ids_R
         has_signal_P = np.bincount(group_ids_R, signal.advantages_R != 0) > 0
-        self.correct_R = np.append(self.correct_R, samples.correct_R)
+        self.groups_R = np.append(self.groups_R, plan.numbered(group_ids_R))
         self.advantages_R = np.append(self.advantages_R, signal.advantages_R)
         self.group_has_signal_R = np.append(self.group_has_signal_R, has_signal_P[group_ids_R])
         self.is_flat_R = np.append(self.is_flat_R, signal.is_flat_R)
@@ -152,6 +151,8 @@ class Step:
         # all of it has given
         places_R = np.sort(np.argsort(~self.group_has_signal_R, kind="stable")[:size])
         is_filler_R = np.arange(size) >= len(places_R)
+        is_discarded_R = np.ones(len(self.rollouts), bool)
+        is_discarded_R[places_R] = False
         # the cheapest rows, since TRL's batch must be full
         lengths = [len(rollout.completion_ids) for rollout in self.rollouts]
         fillers = np.full(size - len(places_R), np.argmin(lengths))
@@ -166,6 +167,7 @@ class Step:
             is_filler=is_filler_R[local_rows].tolist(),
             rewards_RF=self.rewards_RF[places_R],
             signal=signal,
+            is_discarded_R=is_discarded_R,
         )
 
 

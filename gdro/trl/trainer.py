@@ -13,7 +13,6 @@ the file of its job:
     rewards            of each rollout one reward, and whether it is correct
     advantages         the controller is told, and answers with advantages
     rounds, step       methods that sample more than once for an optimizer step
-    replay             kept texts that are trained on again
     trimming           rows without an advantage and padding are left out of the loss
     logs, inspection   the record, the log and the times; the page about the training
     checkpoints        whole or not resumed from, with the controller's state
@@ -33,7 +32,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object, set_seed
+from accelerate.utils import set_seed
 from datasets import Dataset, IterableDataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
@@ -44,8 +43,6 @@ from trl import GRPOTrainer
 from gdro.checks import Refusal
 from gdro.controller import Plan
 from gdro.inspect import Groups
-from gdro.methods.buffer import ReplayBuffer
-from gdro.record import numbers_of
 from gdro.rounds import Samples
 from gdro.trl import (
     advantages,
@@ -55,15 +52,14 @@ from gdro.trl import (
     inspection,
     logs,
     prompts,
-    replay,
     rewards,
     rounds,
     trimming,
     unsloth,
 )
 from gdro.trl.config import GDROConfig
-from gdro.trl.data import UidData, with_uids
-from gdro.trl.values import Cost, LossInputs, PromptBatch, Row, Signal, replaced
+from gdro.trl.data import UidData, read_uids
+from gdro.trl.values import Cost, LossInputs, Row, Signal, replaced
 
 RewardFunction: TypeAlias = str | PreTrainedModel | Callable[..., list[float | None]]
 
@@ -85,7 +81,6 @@ class GDROTrainer(GRPOTrainer):
 
     Attributes:
         controller: made from the config.
-        replay_buffer: correct answers that the method replays; every process holds the same.
         record: one row a generation batch: what the controller saw and decided, rollouts and
             tokens, and the share of rollouts with an advantage. A callback that reads it takes
             the trainer as its argument, as `gdro.trl.callback.GDROCallback` does.
@@ -105,7 +100,6 @@ class GDROTrainer(GRPOTrainer):
     leaves_page = True
     _open_checkpoint: Path | None = None  # saved, and without its ledger yet
     _sampler: Sampler | None = None  # of the training
-    _given: list[str] | None = None  # TRL's rows of the batch, for a method that chooses others
 
     def __init__(
         self,
@@ -121,19 +115,16 @@ class GDROTrainer(GRPOTrainer):
             raise ValueError(f"args must be a GDROConfig, got {type(args).__name__}")
         self.data = UidData(None)
         if train_dataset is not None:
-            self.data = with_uids(train_dataset, args.uid_column)
+            self.data = read_uids(train_dataset, args.uid_column)
             train_dataset = self.data.dataset
-        self.controller = config.make_controller(args, train_dataset)
+        self.controller = config.make_controller(args, train_dataset, self.data.uids_D)
+        self._choices = config.choices_of(args)
         # arguments given by position are checked under their names
         by_place = signature(super().__init__).bind_partial(None, None, None, None, *more)
         given = {**by_place.arguments, **named}
         config.check_all(args, self.controller, train_dataset, reward_funcs, given)
         self.on_unsloth = unsloth.is_unsloths(type(self))
-        replays = self.controller.method.replays
-        unsloth.check_unsloth_settings(self.on_unsloth, model, args, replays)
-        # otherwise TRL's advantages stay, so that "grpo" trains as TRL does, bit for bit
-        self._replaces_advantages = not self.controller.is_trainers_own(args.scale_rewards)
-        self.replay_buffer = ReplayBuffer(self.controller.method.kept_texts)
+        unsloth.check_unsloth_settings(self.on_unsloth, model, args)
         self.record: list[dict[str, Any]] = []
         self.groups: list[Groups] = []
         self.bin_names = self.controller.bins.names
@@ -146,9 +137,6 @@ class GDROTrainer(GRPOTrainer):
             self.data = self.data._replace(dataset=self.train_dataset)
         # again, as TRL alone names reward models and the rewards of environments
         config.check_success_reward(args, self.reward_func_names)
-        self.reward_funcs: list[Any] = [
-            rewards.without_column(function, args.uid_column) for function in self.reward_funcs
-        ]
         self.is_rotary = trimming.is_rotary(self.model)
         logs.warn_of_rewards(args, self.reward_func_names)
         if self._replaces_advantages:
@@ -161,30 +149,28 @@ class GDROTrainer(GRPOTrainer):
             generation.send_stop_tokens(self.vllm_generation, self.eos_token_ids)
 
     @property
+    def _replaces_advantages(self) -> bool:
+        """Where not, TRL's stay, so that "grpo" trains as TRL does, bit for bit."""
+        return not self.controller.is_trainers_own(self.scale_rewards)
+
+    @property
     def trims(self) -> bool:
         """Whether the loss leaves out what has no gradient."""
         asked = self.args.trim_batches
         return self.is_rotary and (self.controller.name != "grpo" if asked is None else asked)
 
     def get_train_dataloader(self) -> DataLoader:
-        """TRL's, whose rows keep their uid, and whose sampler is kept for resuming."""
-        if prompts.chooses_prompts(self.controller.method):
-            name = self.controller.name
-            prompts.check_stock(name, self._get_train_sampler, GRPOTrainer._get_train_sampler)
-            prompts.check_stock(name, self._prepare_inputs, GDROTrainer._prepare_inputs)
+        """TRL's, whose rows have their uid, and whose sampler is kept for resuming."""
         with prompts.uids_kept(self):
             return super().get_train_dataloader()
 
-    def _prepare_inputs(self, generation_batch: list[Row] | LossInputs) -> LossInputs:
-        """TRL's; a method that chooses the prompts must pass over no change of its rows."""
-        if self.model.training and prompts.chooses_prompts(self.controller.method):
-            self._given = [repr(row) for row in generation_batch]
-        return super()._prepare_inputs(generation_batch)
-
     def _generate_and_score_completions(self, inputs: list[Row]) -> LossInputs:
-        """TRL's, on rows that were planned, with the controller's advantages and kept texts."""
+        """TRL's, on rows that were planned, with the controller's advantages."""
         if not self.model.training:
-            return super()._generate_and_score_completions(inputs)
+            output = super()._generate_and_score_completions(inputs)
+            logs.log_evaluated(self._logs["extra"], len(inputs) * self.accelerator.num_processes)
+            return output
+        config.follow(self)
         first = self.accelerator.process_index * len(inputs)  # TRL lays the processes end to end
         local_rows = slice(first, first + len(inputs))
         recorded = len(self.record)
@@ -192,8 +178,6 @@ class GDROTrainer(GRPOTrainer):
             output = self._play_rounds(inputs, local_rows)
         else:
             output = self._play_batch(inputs, local_rows)
-        if self.controller.method.replays:
-            output = replay.add_replayed(self, output)
         if len(self.record) > recorded:  # a batch without any reward has no row
             tokens = self.accelerator.gather(logs.trained_tokens(output))
             self.record[-1]["trained_tokens"] = int(tokens.sum())
@@ -204,7 +188,7 @@ class GDROTrainer(GRPOTrainer):
         method = self.controller.method
         seen_tokens = self.state.num_input_tokens_seen
         with self._clock.timed("controller"):
-            batch, plan = self._plan(inputs)
+            batch, plan = prompts.plan_batch(self, inputs)
             group_ids_R = np.repeat(np.arange(len(plan)), plan.rollouts)
             # the rows that TRL has repeated are those of other prompts, or of other groups
             if method.moves_rollouts or method.draws:
@@ -220,33 +204,22 @@ class GDROTrainer(GRPOTrainer):
             signal = self._observe(plan, samples, Cost(len(group_ids_R), tokens), losses_R)
             if self._replaces_advantages:
                 advantages.put_advantages(self, output, local_rows, signal)
-        if method.replays:
-            uids = [batch.uids[p] for p in group_ids_R.tolist()]
-            texts = gather_object(replay.texts_of(output))
-            replay.keep_successes(self, uids, texts, samples.correct_R)
+        uids_R = [batch.uids[p] for p in group_ids_R.tolist()]
+        logs.log_groups(self._logs["extra"], uids_R, plan.numbered(group_ids_R))
         return output
 
     def _play_rounds(self, inputs: list[Row], local_rows: slice) -> LossInputs:
         """Sample and observe until the method is ready; TRL prepares what is chosen of it."""
         step = rounds.sample_step(self, inputs)
-        batch = step.train_batch(self.args.generation_batch_size, local_rows)
+        size = len(inputs) * self.accelerator.num_processes
+        batch = step.train_batch(size, local_rows)
         with rounds.given_rollouts(self, batch):
             # super(): this class's own would sample again
             output = super()._generate_and_score_completions(batch.rows())
         advantages.put_advantages(self, output, local_rows, batch.signal)
         self._metrics["train"]["gdro/rollouts_spent"].append(step.spent)
-        if self.controller.method.replays:  # all that was sampled, not only what trains
-            texts = [replay.Text(one.prompt_ids, one.completion_ids) for one in step.rollouts]
-            replay.keep_successes(self, step.uids, texts, step.correct_R)
+        logs.log_step(self._logs, step, self.reward_func_names, batch.is_discarded_R)
         return output
-
-    def _plan(self, inputs: list[Row]) -> tuple[PromptBatch, Plan]:
-        """The prompts of the next batch, and the rollouts of each."""
-        loader = self.callback_handler.train_dataloader
-        batch = prompts.next_prompts(
-            self.controller, self.data, self.args, inputs, loader, self._given
-        )
-        return batch, self.controller.plan(batch.uids)
 
     def _generate_single_turn(
         self,
@@ -270,6 +243,15 @@ class GDROTrainer(GRPOTrainer):
                 prompt_ids, images, multimodal_fields, num_generations, **kwargs
             )
 
+    def _calculate_rewards(self, inputs: list[Row], *rollouts: Any) -> Tensor:
+        """TRL's; rewards that take the uid have it in an evaluation too, others never."""
+        column = self.args.uid_column
+        if not self.model.training:
+            inputs = rewards.rows_with_uid(inputs, column)
+        functions = [rewards.without_column(function, column) for function in self.reward_funcs]
+        with replaced(self, reward_funcs=functions):
+            return super()._calculate_rewards(inputs, *rollouts)
+
     def _judge(self, group_ids_R: np.ndarray, rewards_RF: Tensor) -> Samples:
         """Give each rollout one reward, and say whether it is correct."""
         named = self.args.success_reward
@@ -287,7 +269,7 @@ class GDROTrainer(GRPOTrainer):
         step = self.state.global_step
         self.record.append(logs.with_costs(row, self.controller.name, step, cost, signal))
         self.groups.append(inspection.groups_of(plan, samples, step + 1))
-        for name, number in numbers_of(row, self.bin_names).items():
+        for name, number in logs.numbers_to_log(row, self.bin_names, self.args.log_bins).items():
             self._metrics["train"][f"gdro/{name}"].append(number)
         self._silence.see(samples.scored())
         return signal
@@ -305,16 +287,13 @@ class GDROTrainer(GRPOTrainer):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _compute_loss(self, model: nn.Module, inputs: LossInputs) -> Tensor:
-        """TRL's, on what has a gradient, and on no more rows at once than without kept texts."""
+        """TRL's, on what has a gradient."""
         loss = partial(super()._compute_loss, model)
         if not self.model.training:
             return loss(inputs)
         if self.trims:
             loss = partial(trimming.trimmed_loss, self, loss, model)
-        size = self.args.per_device_train_batch_size
-        if len(inputs["advantages"]) <= size or replay.needs_whole_batch(self):
-            return loss(inputs)
-        return replay.loss_in_parts(loss, inputs, size, self.loss_type, self.accelerator.backward)
+        return loss(inputs)
 
     def _get_per_token_logps_and_entropies(
         self,

@@ -58,7 +58,7 @@ def fix_mini_batch(args: GRPOConfig) -> None:
 
 
 def check_unsloth_settings(
-    on_unsloth: bool, model: str | PreTrainedModel, args: GRPOConfig, replays: bool
+    on_unsloth: bool, model: str | PreTrainedModel, args: GRPOConfig
 ) -> None:
     """Refuse what would silently change the method, before the trainer is made.
 
@@ -66,7 +66,6 @@ def check_unsloth_settings(
         on_unsloth: whether the trainer is built on Unsloth's.
         model: to train, as it was given to the trainer.
         args: of the trainer.
-        replays: whether the method trains on kept texts.
 
     Raises:
         ValueError: names the setting.
@@ -99,8 +98,6 @@ def check_unsloth_settings(
         raise ValueError(
             "vllm_enable_sleep_mode must be False for a model of Unsloth without standby, got True"
         )
-    if replays:
-        raise ValueError(f"gdro_method={args.gdro_method!r} replays texts, which Unsloth cannot")
 
 
 def check_unsloth_parts(trainer: GRPOTrainer, model: PreTrainedModel) -> None:

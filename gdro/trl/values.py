@@ -5,6 +5,7 @@ Axes: P prompts of a batch, R rollouts of all processes, in TRL's order; T token
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -62,6 +63,18 @@ def replaced(thing: object, **attributes: object) -> Iterator[None]:
         for name in attributes:
             del vars(thing)[name]
         vars(thing).update(own)
+
+
+def copy_of(value: Any) -> Any:
+    """A copy of a row, or of lists of rollouts: what people's code writes into is theirs.
+
+    Other objects are shared, such as a verifier that a transform of the data hands out.
+    """
+    if isinstance(value, dict):
+        return {name: copy_of(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [copy_of(part) for part in value]
+    return deepcopy(value) if isinstance(value, np.ndarray | Tensor) else value
 
 
 def learned_mask(output: LossInputs) -> Tensor:

@@ -32,11 +32,6 @@ PRIVATE_NAMES = (
         ("(self, inputs)",),
     ),
     PrivateName(
-        "_prepare_inputs",
-        "overridden: what it is given is compared with what the next function is given",
-        ("(self, generation_batch)",),
-    ),
-    PrivateName(
         "_generate",
         "called for each round, and replaced where rollouts were sampled before",
         ("(self, prompts)",),
@@ -48,7 +43,8 @@ PRIVATE_NAMES = (
     ),
     PrivateName(
         "_calculate_rewards",
-        "called for each round, and replaced while TRL's step runs, to keep or to give rewards",
+        "overridden: uids go to the rewards that take them; called for each round, and replaced "
+        "while TRL's step runs, to keep or to give rewards",
         ("(self, inputs, prompts, completions, completion_ids_list)",),
     ),
     PrivateName("_pending_extra_logs", "columns of `log_extra`, by rollout"),
@@ -82,8 +78,13 @@ PRIVATE_NAMES = (
     # data, checkpoints and resuming
     PrivateName(
         "_set_signature_columns_if_needed",
-        "replaced while the data loader is made: uids are not removed",
+        "replaced while the data loader is made: uids of a stream are not removed",
         ("(self)",),
+    ),
+    PrivateName(
+        "_remove_unused_columns",
+        "transformers': replaced while the data loader is made: rows get their uids",
+        ("(self, dataset, description=None)",),
     ),
     PrivateName("_signature_columns", "the columns that are not removed"),
     PrivateName(

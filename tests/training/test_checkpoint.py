@@ -159,6 +159,31 @@ def test_new_prompts_join_and_known_ones_keep_their_history(base, tmp_path, colu
         make(base, tmp_path, rows, max_steps=4, **changes).train(resume_from_checkpoint=True)
 
 
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"per_device_train_batch_size": 16}, "generation_batch_size"),
+        ({"gradient_accumulation_steps": 2, "steps_per_generation": 1}, "optimizer step"),
+        ({"num_iterations": 2}, "num_iterations"),
+        ({"num_generations": 8}, "num_generations"),
+        ({"shuffle_dataset": False}, "shuffle_dataset"),
+        ({"seed": 4}, "seed"),
+    ],
+)
+def test_a_checkpoint_whose_prompts_came_otherwise_is_refused(base, run, changes, named):
+    with pytest.raises(ValueError, match=named):
+        make(base, run, **{"max_steps": 6} | changes).train(resume_from_checkpoint=True)
+
+
+def test_what_changes_no_prompt_may_change_when_a_run_is_resumed(base, run):
+    changes = {"temperature": 0.7, "max_completion_length": 9, "learning_rate": 1e-4}
+    changes |= {"scale_rewards": "none"}
+    changes |= {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
+    trainer = make(base, run, max_steps=6, **changes)
+    assert trainer.train(resume_from_checkpoint=True).global_step == 6
+    assert len(trainer.record) == 6
+
+
 def test_a_checkpoint_within_a_generation_batch_is_resumed_from_as_trl_does(base, tmp_path):
     saves = {"num_iterations": 2, "max_steps": 4, "save_strategy": "steps", "save_steps": 3}
     resumed = []

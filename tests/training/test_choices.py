@@ -123,20 +123,28 @@ def test_a_config_without_a_method_and_one_of_trl_are_refused(tmp_path):
 
 def test_what_unsloth_cannot_do_is_refused_without_it(monkeypatch):
     options = {"vllm_sampling_params": None, "use_vllm": False, "vllm_enable_sleep_mode": False}
-    args = SimpleNamespace(gdro_method="raft", **options)
+    args = SimpleNamespace(**options)
     model = SimpleNamespace()
-    check_unsloth_settings(True, model, args, replays=False)
-    with pytest.raises(ValueError, match="raft"):
-        check_unsloth_settings(True, model, args, replays=True)
+    check_unsloth_settings(True, model, args)
     with_engine = SimpleNamespace(vllm_engine=object())
     with pytest.raises(ValueError, match="engine"):
-        check_unsloth_settings(False, with_engine, args, replays=False)
+        check_unsloth_settings(False, with_engine, args)
     lora = SimpleNamespace(peft_config={})
     by_vllm = SimpleNamespace(**vars(args) | {"use_vllm": True})
     with pytest.raises(ValueError, match="fast_inference"):
-        check_unsloth_settings(True, lora, by_vllm, replays=False)
+        check_unsloth_settings(True, lora, by_vllm)
     for name in REFUSED_VARIABLES:
         monkeypatch.setenv(name, "1")
         with pytest.raises(ValueError, match=name):
-            check_unsloth_settings(True, model, args, replays=False)
+            check_unsloth_settings(True, model, args)
         monkeypatch.delenv(name)
+
+
+def test_a_sweep_over_one_config_trains_each_method_as_alone(trained, tmp_path):
+    options = {"per_device_train_batch_size": 8, "max_steps": 2, "learning_rate": 1e-2}
+    args = tiny_run.arguments(
+        GDROConfig, tmp_path, gdro_method="grpo", max_completion_length=10, **options
+    )
+    for method in ("grpo", "pivotal", "both", "grpo"):
+        args.gdro_method = method
+        assert tiny_run.same_weights(trained(method, args=args), trained(method))

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import tiny_run
 from conftest import TRAINS
-from datasets import Dataset
-from tiny_run import half_right, make, trained
+from datasets import ClassLabel, Dataset
+from scripted import CHATS, ROWS, text_of
+from tiny_run import half_right, make, same_weights, trained
 from trl import TrlParser
 
 from gdro.groups import StaticGroups
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.callback import GDROCallback
-from gdro.trl.data import with_uids
-from gdro.uids import hash_of
+from gdro.trl.data import read_uids
+from gdro.uids import check_prompts, hash_of
 
 pytestmark = TRAINS
 
@@ -156,33 +157,101 @@ def test_a_batch_without_any_reward_closes_its_plan(base, tmp_path, monkeypatch,
         trainer.controller.cancel(plans[0])
 
 
+def make_reward(check):
+    def reward(completions, **columns):
+        return [float(check(text_of(completion))) for completion in completions]
+
+    return reward
+
+
+def test_a_success_reward_that_two_rewards_are_called_is_refused(build, trained):
+    alike = [make_reward(bool), make_reward(lambda text: len(text) % 2)]
+    with pytest.raises(ValueError, match="success_reward"):
+        build("pivotal", alike, success_reward="reward")
+    # without it TRL copes, and so do we, with the sum of both
+    stock, ours = (trained(method, list(alike), rows=ROWS) for method in (None, "grpo"))
+    assert same_weights(stock, ours)
+
+
+def all_right(completions, **columns):
+    return [1.0] * len(completions)
+
+
+@pytest.mark.parametrize(("reward", "trains"), [(half_right, True), (all_right, False)])
+def test_tokens_of_flat_groups_are_not_trained(base, tmp_path, reward, trains):
+    row = trained(base, tmp_path, reward=reward, max_steps=1, gdro_method="grpo").record[0]
+    assert (row["trained_tokens"] > 0) == trains
+    assert row["trained_tokens"] < row["tokens"]  # which holds the prompts
+
+
 def test_a_uid_is_a_hash_of_the_row():
     rows = [{"prompt": f"p{n}", "answer": n} for n in (1, 2, 3, 2)]
-    data, uids, hashes, _ = with_uids(Dataset.from_list(rows), "uid")
-    assert (
-        data["uid"]
-        == uids.tolist()
-        == [hash_of(rows[0]), hash_of(rows[1]), hash_of(rows[2]), f"{hash_of(rows[1])}#2"]
-    )
+    _, uids, hashes, _ = read_uids(Dataset.from_list(rows), "uid")
+    hashes_of_rows = [hash_of(row) for row in rows]
+    assert uids.tolist() == [*hashes_of_rows[:3], f"{hashes_of_rows[1]}#2"]
     assert hash_of(rows[0]) == "6395b0983c549342"  # in every session
-    _, backwards, same, _ = with_uids(Dataset.from_list(rows[::-1]).with_format("torch"), "uid")
+    _, backwards, same, _ = read_uids(Dataset.from_list(rows[::-1]).with_format("torch"), "uid")
     assert sorted(backwards) == sorted(uids)
     assert sorted(same) == sorted(hashes)
     with pytest.raises(ValueError, match=r"uid_column.* 3 more than once"):
-        with_uids(Dataset.from_list([{"prompt": "p", "uid": 3}] * 2).with_format("torch"), "uid")
+        read_uids(Dataset.from_list([{"prompt": "p", "uid": 3}] * 2).with_format("torch"), "uid")
     with pytest.raises(ValueError, match=r"train_dataset.*tuple"):
-        with_uids(tuple(rows), "uid")
+        read_uids(tuple(rows), "uid")
 
 
-def test_a_data_set_that_loses_its_uids_is_refused(base, tmp_path):
+@pytest.mark.parametrize(
+    "uids",
+    [
+        *([[1], [2]], [{"n": 1}, {"n": 2}], [0.0, 0.5]),  # of other types
+        *([None, 1], [True, False], [1, None], ["a", None], [3, 3]),  # that tell nothing apart
+    ],
+)
+def test_uids_that_are_none_are_refused_by_the_name_of_their_column(uids):
+    data = Dataset.from_list([{"prompt": "p", "user": uid} for uid in uids])
+    with pytest.raises(ValueError, match=r"'user'.*uid_column"):
+        read_uids(data, "user")
+
+
+USER = {"role": "user", "content": "a"}
+GROWN = [
+    ({"prompt": [USER]}, {"prompt": [USER]}, {"prompt": [USER | {"name": "guest"}]}),
+    ({"prompt": "a"}, {"prompt": "a", "hint": None}, {"prompt": "b", "hint": "h"}),
+    ({"prompt": "a", "n": 1}, {"prompt": "a", "n": 1.0}, {"prompt": "b", "n": 1.5}),
+]
+
+
+@pytest.mark.parametrize(("row", "same", "new"), GROWN)
+def test_rows_that_join_leave_the_others_what_they_are(row, same, new):
+    before = read_uids(Dataset.from_list([row]), "uid")
+    after = read_uids(Dataset.from_list([same, new]), "uid")
+    assert before.uids_D[0] == after.uids_D[0]
+    saved = {"uids": before.uids_D.tolist(), "hashes": before.hashes_D.tolist()}
+    check_prompts(after.uids_D, after.hashes_D, saved)
+
+
+@pytest.mark.parametrize("kind", [str, lambda n: f"p{n}"])
+def test_uids_of_another_type_are_said_to_be_that(trained, kind):
+    saves = {"save_strategy": "steps", "save_steps": 2}
+    trained("both", **saves)
+    others = [row | {"uid": kind(row["uid"])} for row in CHATS]
+    with pytest.raises(ValueError, match=r"such as 0,.*such as 'p?0'"):
+        trained("both", rows=others, resume=True, max_steps=4, **saves)
+
+
+def test_class_labels_are_groups_by_their_names(build):
+    rows = Dataset.from_list([row | {"level": row["uid"] % 3} for row in ROWS])
+    rows = rows.cast_column("level", ClassLabel(names=["medium", "easy", "hard"]))
+    trainer = build("prompt", rows=rows, group_column="level")
+    assert trainer.bin_names == ["easy", "hard", "medium"]
+    order = {"bins": {"groups": ["hard", "medium", "easy"]}}
+    trainer = build("prompt", rows=rows, group_column="level", gdro_options=order)
+    assert trainer.bin_names == ["hard", "medium", "easy"]
+
+
+def test_another_data_set_in_a_made_trainer_is_refused(base, tmp_path):
     trainer = make(base, tmp_path, gdro_method="grpo", max_steps=1)
-    other = trainer.train_dataset.select(range(16))
-    trainer.train_dataset = other
+    trainer.train_dataset = trainer.train_dataset.select(range(16))
     with pytest.raises(ValueError, match="train_dataset"):
-        trainer.train()
-    trainer.train_dataset = trainer.data.dataset
-    trainer.train_dataset.set_format(columns=["prompt", "answer"])
-    with pytest.raises(ValueError, match="'uid'"):
         trainer.train()
 
 
@@ -196,19 +265,22 @@ def test_the_command_line_takes_json(tmp_path):
 
 
 def test_metrics_are_named_by_the_range_of_the_bin(base, tmp_path):
-    trainer = trained(base, tmp_path, max_steps=3, gdro_options={"bins": {"edges": [0.25, 0.6]}})
+    options = {"max_steps": 3, "gdro_options": {"bins": {"edges": [0.25, 0.6]}}}
+    trainer = trained(base, tmp_path, log_bins=True, **options)
     assert trainer.bin_names == ["0-0.25", "0.25-0.6", "0.6-1"]
     logged = {name for row in trainer.state.log_history for name in row}
     assert {f"gdro/share/{name}" for name in trainer.bin_names} <= logged
     assert "gdro/step" not in logged
+    few = trained(base, tmp_path, **options).state.log_history[0]
+    assert 3 <= len([name for name in few if name.startswith("gdro/")]) <= 10
     assert StaticGroups([1, 2], ["easy", "hard"]).names == ["easy", "hard"]
 
 
 def test_the_page_names_every_key_of_the_log(base, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text("utf-8")
     logged = set()
-    for method, options in (("both", {}), ("pivotal_replay", {"start_at": 1}), ("dapo", {})):
-        trainer = trained(base, tmp_path, gdro_method=method, gdro_options=options)
+    for method in ("both", "pivotal", "dapo"):
+        trainer = trained(base, tmp_path, gdro_method=method, log_bins=True)
         names = {name for row in trainer.state.log_history for name in row}
         for name in sorted(name for name in names if name.startswith("gdro/")):
             key, _, place = name.rpartition("/")

@@ -136,7 +136,7 @@ def test_what_rounds_cannot_do_is_refused(base, tmp_path, monkeypatch):
         trainer.train()
 
 
-@pytest.mark.parametrize("method", ["dapo", "reinforce_ada", "pivotal_replay"])
+@pytest.mark.parametrize("method", ["dapo", "reinforce_ada"])
 def test_images_inside_messages_are_refused_and_not_trained_without(base, tmp_path, method):
     picture = {"type": "image", "image": "x.png"}
     rows = [
