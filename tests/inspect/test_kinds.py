@@ -233,6 +233,13 @@ def test_a_group_of_prime_rl_may_end_in_a_later_step_and_an_episode_may_fail(tmp
     assert any("no reward" in note for note in found["notes"])
 
 
+def test_a_length_of_a_whole_group_is_no_length_of_its_rollouts(tmp_path):
+    row = {"prompt": "a", "group_rewards": [0, 1], "tokens": 5, "completion": "the best"}
+    rollouts = gdro.inspect.read(write_lines(tmp_path / "a.jsonl", [row, row]))
+    assert (rollouts.lengths_R, len(set(rollouts.groups_R.tolist()))) == (None, 2)
+    assert not rollouts.about.notes
+
+
 def notes_of(folder, **columns):
     return " ".join(gdro.inspect.summarize(gdro.inspect.read(folder, **columns))["notes"])
 
