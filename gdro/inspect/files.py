@@ -3,9 +3,9 @@
 import json
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gdro.checks import Refusal
 from gdro.files import without_repeats
@@ -193,8 +193,4 @@ def _jsonl(file: Path, _: Collection[str], project: str | None) -> Iterator["pd.
         yield pd.DataFrame(rows, dtype=object)
 
 
-READERS: dict[str, Callable[..., Iterator["pd.DataFrame"]]] = {
-    ".parquet": _parquet,
-    ".jsonl": _jsonl,
-    ".csv": _csv,
-}
+READERS: dict[str, Any] = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}

@@ -7,6 +7,7 @@ from typing import Any
 
 KINDS = {"solved": "all correct", "failed": "none correct", "mixed": "some correct"}
 WIDTH = 98  # characters of a line
+WORTH = 0.95  # of the computation, if no more is needed, a line says how to save the rest
 
 
 def page(summary: Mapping[str, Any], title: str = "") -> str:
@@ -47,18 +48,16 @@ def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
         "rewards: GRPO's advantages are 0 there, and the gradient is that of the others."
     ]
     needed = summary["needed"]
-    advice = ""
     if summary["withheld"] is not None:
         said.append(f"Nothing is concluded, since {summary['withheld']}.")
     elif summary["kind"] == "GDROTrainer":
         said.append("What GDROTrainer computed of them is in its log: gdro/computed_tokens.")
     elif needed is not None:
         said.append(_needs(needed))
-        advice = _advice(summary["kind"], needed["of"])
     said.append("Which method to take: docs/choose.md.")
     yield from wrap(" ".join(said), WIDTH)
-    if advice:
-        yield advice
+    if summary["withheld"] is None and needed is not None and needed["share"] < WORTH:
+        yield from _advice(summary["kind"], needed["of"])
 
 
 def _needs(needed: Mapping[str, Any]) -> str:
@@ -79,12 +78,12 @@ def _needs(needed: Mapping[str, Any]) -> str:
     )
 
 
-def _advice(kind: str, counted_in: str) -> str:
+def _advice(kind: str, counted_in: str) -> Iterator[str]:
     """The line of a configuration that saves it."""
-    if kind != "verl":
-        return '    GDROConfig(gdro_method="grpo")    # in TRL, in place of GRPOConfig'
-    line = "    actor_rollout_ref.actor.use_prefix_grouper=True    # in verl: each prompt once"
-    return line if counted_in == "characters" else ""
+    if kind == "verl" and counted_in == "characters":
+        yield "    actor_rollout_ref.actor.use_prefix_grouper=True    # in verl: each prompt once"
+    elif kind not in ("verl", "GDROTrainer"):
+        yield '    GDROConfig(gdro_method="grpo")    # in TRL, in place of GRPOConfig'
 
 
 def _where(summary: Mapping[str, Any]) -> Iterator[str]:

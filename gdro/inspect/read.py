@@ -164,7 +164,7 @@ class Reader:
     def _lengths(self, part: "pd.DataFrame", file: str) -> Arrays:
         """Lengths of prompts and completions, in tokens or characters, and hashes of the latter."""
         columns = self.columns
-        may_miss = columns.kind in PROJECTS.values()
+        may_miss = columns.kind in PROJECTS.values() or GROUP in part
         arrays = {}
         if columns.tokens is not None:
             arrays["lengths"] = numbers(part[columns.tokens], file, low=0, missing=may_miss)
@@ -174,7 +174,7 @@ class Reader:
         elif columns.question is not None and columns.text is not None:
             questions = texts_of(part[columns.question])
             arrays["prompt_lengths"] = np.array([len(text) for text in questions], float)
-        if columns.text is not None:
+        if columns.text is not None and not (GROUP in part and part[columns.text].isna().all()):
             texts = texts_of(part[columns.text].fillna(""))
             arrays.setdefault("lengths", np.array([len(text) for text in texts], float))
             arrays["texts"] = np.array([hash(text) for text in texts], np.int64)
@@ -263,11 +263,11 @@ class Reader:
                 has_prompts=columns.prompt is not None,
                 has_groups=columns.group is not None,
                 left_out=self.unscored,
-                notes=tuple(self._notes(has_steps)),
+                notes=tuple(self._notes(has_steps, "groups" in arrays)),
             ),
         )
 
-    def _notes(self, has_steps: bool) -> Iterator[str]:
+    def _notes(self, has_steps: bool, has_groups: bool) -> Iterator[str]:
         columns = self.columns
         if len(self.scored) > 1:
             names = ", ".join(name for name in columns.rewards if name in self.scored)
@@ -279,7 +279,7 @@ class Reader:
             yield missing
         if columns.prompt is None:
             yield "The log has no prompts, or none is named, so nothing is said about them."
-        elif not has_steps and columns.group is None:
+        elif not has_steps and not has_groups:
             yield (
                 "The log has no step, so all rollouts of a prompt are taken as one group, of a "
                 "model that does not change."

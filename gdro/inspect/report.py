@@ -58,14 +58,9 @@ def summarize_groups(
     counted_in: str = "rollouts",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """As `summarize`, for groups that are counted already.
+    """As `summarize`, for groups that are counted already, at least one.
 
-    Args:
-        groups: at least one.
-        threshold: above which a reward was correct; None where that is not known.
-        about: the log.
-        counted_in: as of `Rollouts`.
-        seed: of the bootstrap.
+    `threshold` is None where it is not known what is correct, `counted_in` as of `Rollouts`.
     """
     sizes = groups.trials_G
     summary: dict[str, Any] = {

@@ -120,17 +120,20 @@ def one_row_each(
 ) -> "pd.DataFrame":
     """Rows with one reward each, where a row has the rewards of a group as a list.
 
-    Lists of the same length in `others` go with the rewards. Groups are numbered from `start`.
+    Lists of the same length in `others` go with the rewards; other values there are of the whole
+    group, and left out. Groups are numbered from `start`.
     """
     if not len(part) or not all(isinstance(value, Several) for value in part[reward]):
         return part
     sizes = part[reward].map(len)
+    numbered = part.assign(**{GROUP: np.arange(start, start + len(part))})
     together = [reward]
     for name in others:
         is_list = all(isinstance(value, Several) for value in part[name])
         if is_list and (part[name].map(len) == sizes).all():
             together.append(name)
-    numbered = part.assign(**{GROUP: np.arange(start, start + len(part))})
+        else:
+            numbered[name] = None
     return numbered[sizes > 0].explode(together)
 
 

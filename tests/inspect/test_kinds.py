@@ -1,4 +1,4 @@
-"""The same rollouts in every kind of log: shares are those that are counted here, by hand."""
+"""The same rollouts in every kind of log: shares are those counted here, by loops over groups."""
 
 import json
 import os
@@ -231,6 +231,23 @@ def test_a_group_of_prime_rl_may_end_in_a_later_step_and_an_episode_may_fail(tmp
     found = gdro.inspect.summarize(gdro.inspect.read(tmp_path))
     assert (found["rollouts"], found["groups"]["mixed"], found["steps"]) == (2, 1, 1)
     assert any("no reward" in note for note in found["notes"])
+
+
+def test_a_length_of_a_whole_group_is_no_length_of_its_rollouts(tmp_path):
+    row = {"prompt": "a", "group_rewards": [0, 1], "tokens": 5, "completion": "the best"}
+    rollouts = gdro.inspect.read(write_lines(tmp_path / "a.jsonl", [row, row]))
+    assert (rollouts.lengths_R, len(set(rollouts.groups_R.tolist()))) == (None, 2)
+    assert not rollouts.about.notes
+
+
+def test_a_rollout_at_the_mean_of_its_group_needs_no_computation(tmp_path):
+    rows = [
+        {"prompt": "a", "reward": reward, "tokens": 10, "prompt_tokens": 100}
+        for reward in (0.1, 0.2, 0.3)  # of which the mean is .2 only to rounding
+    ]
+    found = gdro.inspect.summarize(gdro.inspect.read(write_lines(tmp_path / "a.jsonl", rows)), 0.2)
+    assert found["needed"]["share"] == pytest.approx((99 + 2 * 11) / 330)
+    assert found["needed"]["share_with_beta"] == pytest.approx((99 + 3 * 11) / 330)
 
 
 def notes_of(folder, **columns):

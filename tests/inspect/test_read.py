@@ -124,15 +124,6 @@ def test_a_reward_of_trl_that_comes_later_is_counted_or_refused(tmp_path):
     assert rollouts.rewards_R[16:].tolist() == [row["accuracy"] + 0.5 for row in steps[1]]
 
 
-def test_prompts_that_are_chats_are_told_apart(tmp_path):
-    rows = []
-    for row in trl_rows(1):
-        said = [{"role": "user", "content": row["prompt"]}]
-        rows.append(row | {"prompt": said, "completion": [{"role": "assistant", "content": "abc"}]})
-    found = summary_of(write_trl(tmp_path, [rows]))
-    assert (found["groups"], found["prompts"]) == (SHARES, 4)
-
-
 LONG = [0] * 2000
 NESTED = {
     "long arrays": [{"ids": [*LONG, place, *LONG]} for place in range(2)],
@@ -281,24 +272,14 @@ def test_what_is_bad_gets_one_sentence_and_nothing_is_written(tmp_path, kind):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--reward", "none_such"],
-        ["--step", "none_such"],
-        ["--threshold", "nan"],
-        ["--out", "waste.txt"],
-        ["--out", "none_such/waste.png"],
-        ["--out", "folder.png"],
-    ],
-)
-def test_options_that_do_not_fit_are_refused(tmp_path, monkeypatch, words):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.png").mkdir()
+def test_options_that_do_not_fit_are_refused(tmp_path):
     folder = write_trl(tmp_path, [trl_rows(1)])
-    ended = CliRunner().invoke(main, ["inspect", str(folder), *words])
-    assert ended.exit_code == 2, ended.output
-    assert (ended.stdout, len(ended.stderr.splitlines())) == ("", 1)
+    (tmp_path / "folder.png").mkdir()
+    pictures = [str(tmp_path / name) for name in ("a.txt", "none_such/a.png", "folder.png")]
+    words = [["--reward", "none_such"], ["--step", "none_such"], ["--threshold", "nan"]]
+    for more in words + [["--out", picture] for picture in pictures]:
+        ended = CliRunner().invoke(main, ["inspect", str(folder), *more])
+        assert (ended.exit_code, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1)
 
 
 def test_the_command_prints_a_page_or_json_and_draws_a_picture(tmp_path):
@@ -340,9 +321,3 @@ def test_extreme_logs_have_a_page_a_picture_and_finite_numbers(tmp_path, kind):
     shares = [*found["mixed_by_n"].values()]
     assert sorted(shares) == shares
     assert 0 <= shares[0] <= shares[-1] <= 1
-
-
-def test_completions_may_all_be_empty(tmp_path):
-    rows = [row | {"completion": ""} for row in trl_rows(1)]
-    ended = CliRunner().invoke(main, ["inspect", str(write_trl(tmp_path, [rows])), "--json"])
-    assert set(json.loads(ended.stdout)["length_in"].values()) == {0}
