@@ -308,10 +308,11 @@ def arena_command(
 
 @main.command("inspect")
 @click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--prompt", help="Column of prompts.  [default: prompt or input]")
+@click.option("--prompt", help="Column of prompts, or none.  [default: prompt or input]")
 @click.option("--reward", multiple=True, help="Column of rewards; several are summed.")
 @click.option("--step", help="Column of steps, or none.  [default: step]")
 @click.option("--tokens", help="Column of completion tokens.  [default: tokens]")
+@click.option("--prompt-tokens", help="Column of prompt tokens.  [default: prompt_tokens]")
 @click.option("--group", help="Column of rollout groups.  [default: group; verl's uid]")
 @click.option("--threshold", type=float, help="A rollout is correct above it.  [default: 0]")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object in place of the page.")
@@ -326,7 +327,8 @@ def inspect_command(
     """Say what a run of GRPO wastes, from LOGS: any trainer's rollouts. No model, no GPU.
 
     LOGS is a folder or files: TRL's completions (log_completions=True), verl's dumps
-    (trainer.rollout_data_dir), or CSV, JSONL or Parquet with columns that you name.
+    (trainer.rollout_data_dir), a run of tinker-cookbook or prime-rl, or CSV, JSONL or Parquet with
+    columns that you name. A dotted name is of a value in a nested column: task.data.prompt.
 
     Example: gdro inspect output/completions --out waste.png
     """

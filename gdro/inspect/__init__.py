@@ -10,12 +10,12 @@
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gdro.inspect.page import in_short, page
-from gdro.inspect.picture import check_picture, draw
+from gdro.inspect.picture import draw, save
 from gdro.inspect.read import read
 from gdro.inspect.report import summarize, summarize_groups
 from gdro.inspect.table import Groups, Rollouts, form_groups
@@ -50,11 +50,25 @@ def inspect_logs(
         out: of the picture; None for none.
         **columns: names of columns.
     """
-    if out is not None:
-        check_picture(out)
     summary = summarize(read(*logs, **columns), threshold)
+    summary["notes"] += _disagreement(logs[0], summary)
     if out is not None:
-        draw(summary).savefig(out, dpi=150)
+        save(summary, out)
     if as_json:
         return json.dumps(summary, indent=2, allow_nan=False)
     return page(summary, str(logs[0]))
+
+
+def _disagreement(log: Path, summary: Mapping[str, Any]) -> list[str]:
+    """A note where the trainer that wrote a log has counted other groups, in `inspect.json`."""
+    beside = [place / "inspect.json" for place in (log, *log.parents[:2])]
+    found = next((path for path in beside if path.is_file()), None)
+    counted = {} if found is None else json.loads(found.read_text(encoding="utf-8"))
+    rollouts, silent = (counted.get(name) for name in ("rollouts", "silent"))
+    if silent is None or (rollouts, silent) == (summary["rollouts"], summary["silent"]):
+        return []
+    return [
+        f"The trainer itself counted {rollouts:,} rollouts, and equal rewards in {silent:.0%} of "
+        f"its groups ({found}): this log does not say which rollouts of later rounds belong "
+        "together, or lacks some that were sampled."
+    ]

@@ -2,34 +2,52 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gdro.checks import Refusal
+from gdro.inspect.values import holds_numbers
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NAMES = {  # where the user names no column, the first of these that the log has is read
-    "prompt": ("prompt", "input"),
-    "reward": ("reward", "score"),
-    "step": ("step",),
+    "prompt": ("prompt", "input", "question", "problem_id"),
+    "reward": ("reward", "score", "scalar_reward", "total_reward", "group_rewards"),
+    "step": ("step", "iteration"),
     "tokens": ("tokens", "completion_tokens"),
-    "group": ("group", "group_id"),
+    "prompt_tokens": ("prompt_tokens",),
+    "group": ("group", "group_id", "rollout_group", "group_idx"),
     "text": ("completion", "output"),
 }
+OF_KIND: dict[str, dict[str, tuple[str, ...]]] = {
+    "verl": {"group": ("uid", *NAMES["group"])},
+    "GDROTrainer": {"prompt": ("uid",)},
+}
+OF_TRL = ("TRL", "GDROTrainer")
 NONE = "none"  # what a user says in place of a name for a column that is not to be used
+IDS = ("id", "idx", "index", "key", "hash")  # endings of names of columns that hold no texts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Which columns of a log are read."""
+    """Which columns of a log are read. A dotted name is of a value in a nested column."""
 
-    prompt: str
+    prompt: str | None
+    """Texts or ids of prompts; None where only the groups tell them apart."""
+    question: str | None
+    """Texts of prompts, for their lengths where there are no tokens."""
     rewards: tuple[str, ...]
     """Summed where they are several."""
     step: str | None
     tokens: str | None
+    prompt_tokens: str | None
     group: str | None
+    discarded: str | None
+    """Whether a rollout was sampled and not trained on, in GDROTrainer's table."""
     text: str | None
     """Completions: for lengths where there are no tokens, and to find what was logged twice."""
     kind: str
-    """"TRL", "verl" or "table"."""
+    """As of `Rollouts`."""
     known: Collection[str | None]
     """Columns that are no further rewards, in TRL's logs; empty where the rewards are named."""
     late: Collection[str]
@@ -38,7 +56,8 @@ class Columns:
     @property
     def all(self) -> list[str]:
         """Names of the columns, each once."""
-        names = [self.prompt, *self.rewards, self.step, self.tokens, self.group, self.text]
+        names = [self.prompt, *self.rewards, self.step, self.tokens, self.prompt_tokens, self.group]
+        names += [self.discarded, self.text, self.question]
         return list(dict.fromkeys(name for name in names if name is not None))
 
     @property
@@ -49,72 +68,70 @@ class Columns:
 
 
 def choose_columns(
-    present: Sequence[str],
-    numeric: Sequence[str],
+    first: "pd.DataFrame",
     asked: Mapping[str, str | None],
     rewards: Sequence[str],
     file: str,
+    project: str | None = None,
 ) -> Columns:
-    """Choose the columns that are read, by what the first file has.
+    """Choose the columns that are read, by what the first rows of the first file have.
 
     Args:
-        present: names of all columns, in the file's order.
-        numeric: those that hold numbers, or nothing so far.
-        asked: what the user said of prompt, step, tokens and group.
-        rewards: the columns of rewards that the user named.
+        first: those rows.
+        asked, rewards: the columns that the user named, by their role.
         file: named in messages.
+        project: whose rows were made flat.
     """
-    kind = "table"
-    if {"prompt", "completion", "advantage"} <= set(present):
-        kind = "TRL"
-    elif {"input", "output", "score"} <= set(present):
-        kind = "verl"
+    present = list(first)
+    kind = project or _kind_of(present)
+    names = NAMES | OF_KIND.get(kind, {})
     chosen: dict[str, str | None] = {}
-    for role in ("prompt", "step", "tokens", "group", "text"):
+    for role in ("prompt", "step", "tokens", "prompt_tokens", "group", "text"):
         name = asked.get(role)
         if name is None:
-            name = next((one for one in NAMES[role] if one in present), None)
+            name = next((one for one in names[role] if one in present), None)
         chosen[role] = None if name == NONE else name
-    if kind == "verl" and asked["group"] is None and "uid" in present:
-        chosen["group"] = "uid"
     open_roles = [r for r in ("step", "tokens", "group") if chosen[r] is None and asked[r] is None]
-    late = [name for role in open_roles for name in NAMES[role]]
-    if kind == "verl" and "group" in open_roles:
-        late.append("uid")
     known: set[str | None] = set()
-    if not rewards and kind == "TRL":
-        others = {"advantage", "rollout_group", "discarded", *chosen.values()}.union(
-            *(NAMES[role] for role in chosen)
-        )
-        rewards = [name for name in numeric if name not in others]
-        known = others.union(present)
+    if not rewards and kind in OF_TRL:
+        others = {"advantage", "discarded", "uid", *chosen.values()}
+        others = others.union(*(names[role] for role in chosen))
+        rewards = [name for name in present if name not in others and holds_numbers(first[name])]
+        known = others.union(name for name in present if first[name].notna().any())
     elif not rewards:
-        rewards = [name for name in NAMES["reward"] if name in present][:1]
-    for role, is_there in {"prompt": chosen["prompt"], "reward": rewards}.items():
-        if not is_there:
+        rewards = [name for name in names["reward"] if name in present][:1]
+    for role, is_there in {
+        "reward": rewards,
+        "prompt": chosen["prompt"] or chosen["group"],
+    }.items():
+        if not is_there and asked.get(role) != NONE:
             raise Refusal(
-                f"{file} must have a column of {role}s, got {list(present)}: name it with --{role}"
+                f"{file} must have a column of {role}s, got {present}: name it with --{role}"
             )
-    _check_once(chosen, rewards)
-    if chosen["tokens"] is not None and kind != "TRL":
+    question = None if chosen["tokens"] else _question(first, chosen["prompt"], kind)
+    if chosen["tokens"] is not None and kind not in OF_TRL:
         chosen["text"] = None
     return Columns(
-        prompt=str(chosen["prompt"]),
+        **chosen,
+        question=question,
         rewards=tuple(rewards),
-        step=chosen["step"],
-        tokens=chosen["tokens"],
-        group=chosen["group"],
-        text=chosen["text"],
+        discarded="discarded" if kind == "GDROTrainer" and "discarded" in present else None,
         kind=kind,
         known=known,
-        late=late,
+        late=[name for role in open_roles for name in names[role]],
     )
 
 
-def _check_once(chosen: Mapping[str, str | None], rewards: Sequence[str]) -> None:
-    """Refuse a column of rewards that is named twice, or read as something else too."""
-    if len(set(rewards)) < len(rewards):
-        raise Refusal(f"reward must name each column once, got {list(rewards)}")
-    for role in ("prompt", "step", "tokens", "group"):
-        if chosen[role] in rewards:
-            raise Refusal(f"{role} must not be a column of rewards, got {chosen[role]!r}")
+def _kind_of(present: Sequence[str]) -> str:
+    if {"prompt", "completion", "advantage"} <= set(present):
+        return "GDROTrainer" if {"uid", "rollout_group"} <= set(present) else "TRL"
+    return "verl" if {"input", "output", "score"} <= set(present) else "table"
+
+
+def _question(first: "pd.DataFrame", prompt: str | None, kind: str) -> str | None:
+    """The column with the texts of prompts; None where it has ids."""
+    if kind == "GDROTrainer":
+        return "prompt"
+    if prompt is None or prompt not in first or prompt.endswith(IDS):
+        return None
+    return None if holds_numbers(first[prompt]) else prompt

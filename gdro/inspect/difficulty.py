@@ -13,15 +13,16 @@ Axes: G groups, K distinct pairs of rollouts and correct ones, B bootstrap sampl
 grid, F functions of a pass rate.
 """
 
+from collections.abc import Callable
+
 import numpy as np
-from scipy.optimize import linprog
-from scipy.special import xlog1py, xlogy
-from scipy.stats import binom, norm
+from scipy.special import gammaln, ndtri, xlog1py, xlogy
 
 POINTS = 101  # of the grid
 ROUNDS = 400  # of EM
 SAMPLES = 100  # of the bootstrap
 CONFIDENCE = 0.95
+Probability = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of pass rates and rollouts
 EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # of the classes of pass rates in a report
 
 
@@ -35,10 +36,7 @@ def count_cells(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Count groups by their rollouts and correct ones; draw bootstrap samples over the prompts.
 
-    Args:
-        trials_G, hits_G: rollouts of each group, and correct ones.
-        prompts_G: the prompt of each, an integer ≥ 0; groups of a prompt are drawn together.
-        rng: of the bootstrap.
+    Groups of a prompt are drawn together.
 
     Returns:
         Rollouts and correct ones of each cell, (K,), and the groups in it, (B, K): [0] of the log,
@@ -85,16 +83,43 @@ def pass_probability(rates: np.ndarray, k: np.ndarray | int) -> np.ndarray:
     return 1 - (1 - rates) ** k
 
 
+def binomial(trials: np.ndarray, hits: np.ndarray, rates: np.ndarray) -> np.ndarray:
+    """Probability of `hits` correct rollouts in `trials`; scipy.stats is slow to import."""
+    ways = gammaln(trials + 1) - gammaln(hits + 1) - gammaln(trials - hits + 1)
+    return np.exp(ways + xlogy(hits, rates) + xlog1py(trials - hits, -rates))
+
+
+def wilson(share: float, count: float) -> tuple[float, float]:
+    """Wilson's 95% interval of a share of `count` observations, which is never of zero width."""
+    z = ndtri(1 - (1 - CONFIDENCE) / 2)
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    return max(float(middle - half), 0.0), min(float(middle + half), 1.0)
+
+
+def share_interval(is_G: np.ndarray, prompts_G: np.ndarray) -> tuple[float, float]:
+    """95% interval of a share of groups, which are alike where they have the same prompt.
+
+    Wilson's, of as many groups as would have the variance between the prompts.
+    """
+    share = float(is_G.mean())
+    _, row_G = np.unique(prompts_G, return_inverse=True)
+    sums_P = np.bincount(row_G, is_G - share)
+    prompts = len(sums_P)
+    variance = (sums_P**2).sum() / len(is_G) ** 2
+    count = float(prompts)
+    if variance > 0 and prompts > 1:
+        variance *= prompts / (prompts - 1)
+        count = min(share * (1 - share) / variance, len(is_G))
+    return wilson(share, count)
+
+
 class PassRates:
-    """The distribution of pass rates behind some groups.
+    """The distribution of pass rates behind some groups: `weights_M` at the rates in `grid_M`.
 
     Args:
         trials_G, hits_G, prompts_G: as for `count_cells`.
         seed: of the bootstrap.
-
-    Attributes:
-        grid_M: pass rates.
-        weights_M: the share of groups at each.
     """
 
     def __init__(
@@ -103,78 +128,44 @@ class PassRates:
         self.grid_M = pass_rate_grid()
         rng = np.random.default_rng(seed)
         self.trials_K, hits_K, self.counts_BK = count_cells(trials_G, hits_G, prompts_G, rng)
-        # probability of each pair of counts at each pass rate
-        self.likelihood_KM = binom.pmf(hits_K[:, None], self.trials_K[:, None], self.grid_M)
+        self.likelihood_KM = binomial(self.trials_K[:, None], hits_K[:, None], self.grid_M)
         self.weights_BM = fit_distributions(self.counts_BK, self.likelihood_KM)
         self.sampled = int(np.median(trials_G))
+        self.prompts = len(np.unique(prompts_G))
 
     @property
     def weights_M(self) -> np.ndarray:
         return self.weights_BM[0]
 
-    def mean_of(self, values_FM: np.ndarray, needed_F: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Means of functions of the pass rate, which lie between 0 and 1.
+    def mean_of(self, values_FM: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Means of functions of the pass rate from 0 to 1, (F,), and their 95% intervals, (F, 2).
 
-        Within the rollouts that groups have, intervals are those of the bootstrap. A function that
-        needs more is not determined by the log: its interval holds every value that some
-        distribution gives which fits the log as well.
-
-        Args:
-            values_FM: at each pass rate.
-            needed_F: rollouts that a group must have for the log to determine the mean.
-
-        Returns:
-            The means, (F,), and the two ends of the 95% confidence interval of each, (F, 2).
+        `values_FM` are those of the functions at each pass rate.
         """
         means_BF = (self.weights_BM @ values_FM.T).clip(0, 1)  # rounding may lead outside [0, 1]
+        value_F = means_BF[0]
         tail = (1 - CONFIDENCE) / 2
         low_F, high_F = np.quantile(means_BF[1:], (tail, 1 - tail), axis=0)
-        for f in np.flatnonzero(needed_F > self.sampled):
-            low, high = self._reachable(values_FM[f])
-            low_F[f] = min(low_F[f], low)
-            high_F[f] = max(high_F[f], high)
-        value_F = means_BF[0]
-        ends_F2 = np.stack([np.minimum(low_F, value_F), np.maximum(high_F, value_F)], axis=1)
-        return value_F, ends_F2.clip(0, 1)
+        for f in np.flatnonzero(high_F - low_F < 1e-9):  # as where all rollouts are correct
+            low_F[f], high_F[f] = wilson(value_F[f], self.prompts)
+        return value_F, np.stack([np.minimum(low_F, value_F), np.maximum(high_F, value_F)], axis=1)
 
-    def _reachable(self, values_M: np.ndarray) -> tuple[float, float]:
-        """Least and largest mean of a function over the distributions that fit the log.
+    def by_number(self, probability: Probability, n_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean probability of an event of n rollouts for each n, as by `mean_of`.
 
-        A distribution fits if the share of each cell, given the cell's number of rollouts, lies in
-        the simultaneous confidence band of the log's (F-localization: Ignatiadis and Wager, 2022).
+        The log does not determine it for more rollouts than its groups have. With n such events
+        become more probable, but not more probable per rollout, whatever the pass rates are: so
+        the interval goes from the lower end at the log's m rollouts to n / m times the upper one.
         """
-        shares_BK = self.counts_BK / self.counts_BK.sum(axis=1, keepdims=True)
-        # given the number of rollouts, since that says nothing about the pass rates
-        _, size_K = np.unique(self.trials_K, return_inverse=True)
-        sizes_B = np.stack([np.bincount(size_K, row) for row in shares_BK])
-        given_BK = np.divide(shares_BK, sizes_B[:, size_K], where=shares_BK > 0, out=0 * shares_BK)
-        cells = len(size_K)
-        spread_K = given_BK[1:].std(axis=0) * norm.ppf(1 - (1 - CONFIDENCE) / (2 * cells))
-        # of a cell with hardly any groups, the estimate of the spread is poor
-        spread_K = np.maximum(spread_K, 3 / self.counts_BK[0].sum())
-        middle_K = self.weights_M @ self.likelihood_KM.T
-        limits = np.concatenate([middle_K + spread_K, spread_K - middle_K])
-        rows = np.concatenate([self.likelihood_KM, -self.likelihood_KM])
-        ends = []
-        for sign in (1.0, -1.0):
-            found = linprog(
-                sign * values_M,
-                A_ub=rows,
-                b_ub=limits,
-                A_eq=np.ones((1, len(values_M))),
-                b_eq=[1.0],
-                bounds=(0, 1),
-            )
-            ends.append(float(found.fun) * sign if found.success else float("nan"))
-        return ends[0], ends[1]
+        known_N = np.minimum(n_N, self.sampled)
+        value_N, _ = self.mean_of(probability(self.grid_M, n_N[:, None]))
+        _, ends_N2 = self.mean_of(probability(self.grid_M, known_N[:, None]))
+        ends_N2[:, 1] = np.minimum(ends_N2[:, 1] * n_N / known_N, 1)
+        return value_N, ends_N2
 
-    def posterior(self, trials_G: np.ndarray, hits_G: np.ndarray) -> np.ndarray:
-        """Distribution of the pass rate of each group, given counts of its own, (G, M).
-
-        Counts may be fractions, where visits of different age count differently.
-        """
-        # 0 log 0 is 0
-        logs_GM = xlogy(np.asarray(hits_G, float)[:, None], self.grid_M)
-        logs_GM = logs_GM + xlog1py(np.asarray(trials_G - hits_G, float)[:, None], -self.grid_M)
-        weights_GM = np.exp(logs_GM - logs_GM.max(axis=1, keepdims=True)) * self.weights_M
-        return weights_GM / weights_GM.sum(axis=1, keepdims=True)
+    def least_ratio(self, above_M: np.ndarray, below_M: np.ndarray) -> float:
+        """Lower end of the 95% interval of the ratio of two means."""
+        above_B = self.weights_BM[1:] @ above_M
+        below_B = self.weights_BM[1:] @ below_M
+        ratio_B = np.divide(above_B, below_B, where=below_B > 0, out=np.ones(len(below_B)))
+        return float(np.quantile(ratio_B, (1 - CONFIDENCE) / 2))

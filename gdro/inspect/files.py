@@ -5,10 +5,11 @@ import re
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gdro.checks import Refusal
 from gdro.files import without_repeats
+from gdro.inspect.projects import LOGS, flatten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,20 +19,14 @@ PART = 8192  # rows read at once, so that long completions fit
 MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "NULL", "null", "None"]
 MISSING += ["NaN", "nan", "-NaN", "-nan"]
 PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip", ".lz4")
-LOGGED = "completions/completions_*.parquet"  # where TRL writes them
+POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
-    """The files of a log, in the order of their steps.
+    """The files of a log, in the order of their steps; Refusal for several formats or runs.
 
-    Args:
-        paths: files, or one folder: of completions, TRL's output folder, or that of a run.
-
-    Raises:
-        Refusal: where there is none, or where they are of several formats or runs.
+    `paths` are files, or one folder: of rollouts, or of a run of a trainer in `LOGS`.
     """
-    if not paths:
-        raise Refusal("the log must be a folder or files, got none")
     if len(paths) == 1 and paths[0].is_dir():
         files = _files_in(paths[0])
         _check_others(files)
@@ -61,15 +56,16 @@ def _check_others(files: list[Path]) -> None:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    logged = list(folder.glob(LOGGED))
-    if logged:  # a folder of a run has tables of its own beside them
-        return _in_order(logged)
+    for pattern in LOGS:
+        logged = list(folder.glob(pattern))
+        if logged:  # a folder of a run has tables of its own beside them
+            return _in_order(logged)
     files = [path for path in folder.iterdir() if path.suffix.lower() in READERS and path.is_file()]
     files = [path for path in files if not path.name.startswith(".")]
     is_run = (folder / "record.jsonl").is_file()
     if files and not is_run:
         return _of_one_format(files, str(folder))
-    logged = list(folder.rglob(LOGGED))
+    logged = list(folder.rglob(LOGS[0]))
     runs = sorted({str(path.parent.parent.relative_to(folder)) for path in logged})
     if len(runs) > 1:
         raise Refusal(f"{folder} must hold one run, got {len(runs)}, such as {runs[:3]}: name one")
@@ -100,16 +96,20 @@ def _in_order(files: list[Path]) -> list[Path]:
     return sorted(files, key=place)
 
 
-def parts_of(file: Path, texts: Collection[str] = ()) -> Iterator["pd.DataFrame"]:
+def parts_of(
+    file: Path, texts: Collection[str] = (), project: str | None = None
+) -> Iterator["pd.DataFrame"]:
     """Read a file, at most `PART` rows at a time, with an index from 0; Refusal if it is cut.
 
     Args:
         file: of a format of `READERS`.
         texts: columns whose cells are texts in a CSV file, too, where 07 and 7 differ.
+        project: whose nested rows are made flat.
     """
     start = 0
     try:
-        for part in READERS[file.suffix.lower()](file, texts):
+        _check_fetched(file)
+        for part in READERS[file.suffix.lower()](file, texts, project):
             part.index = range(start, start + len(part))  # type: ignore[assignment]
             start += len(part)
             yield part
@@ -122,13 +122,19 @@ def parts_of(file: Path, texts: Collection[str] = ()) -> Iterator["pd.DataFrame"
         raise Refusal(f"{file} is cut, or not what its ending says ({reason})") from None
 
 
+def _check_fetched(file: Path) -> None:
+    with file.open("rb") as opened:
+        if opened.read(len(POINTER)) == POINTER:
+            raise Refusal(f"{file} is a pointer of Git LFS: fetch the file, as with git lfs pull")
+
+
 def _check_names(names: list[str], file: Path) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise Refusal(f"{file} must have each column once, got {twice} more than once")
 
 
-def _parquet(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
+def _parquet(file: Path, *_: object) -> Iterator["pd.DataFrame"]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as opened:
@@ -137,7 +143,7 @@ def _parquet(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
             yield batch.to_pandas(ignore_metadata=True)  # an index of pandas is a column too
 
 
-def _csv(file: Path, texts: Collection[str]) -> Iterator["pd.DataFrame"]:
+def _csv(file: Path, texts: Collection[str], *_: object) -> Iterator["pd.DataFrame"]:
     import pandas as pd
 
     header = pd.read_csv(file, header=None, nrows=1, dtype=str, keep_default_na=False)
@@ -156,7 +162,7 @@ def _csv(file: Path, texts: Collection[str]) -> Iterator["pd.DataFrame"]:
             yield from parts
 
 
-def _jsonl(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
+def _jsonl(file: Path, _: Collection[str], project: str | None) -> Iterator["pd.DataFrame"]:
     """The objects of a file of JSON lines; blank lines are passed over.
 
     Values stay as they are: a column of floats would make one of 2**53 and 2**53 + 1.
@@ -175,8 +181,11 @@ def _jsonl(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
                 raise ValueError(f"line {place}: {error}") from None
             if not isinstance(row, dict):
                 raise ValueError(f"line {place} is no object: {line[:40]!r}")
-            rows.append(row)
-            if len(rows) == PART:
+            try:
+                rows += [row] if project is None else flatten(row, project)
+            except (KeyError, TypeError, AttributeError) as error:
+                raise ValueError(f"line {place} is not {project}'s: {error!r}") from None
+            if len(rows) >= PART:
                 yield pd.DataFrame(rows, dtype=object)
                 rows = []
                 is_empty = False
@@ -184,4 +193,4 @@ def _jsonl(file: Path, _: Collection[str]) -> Iterator["pd.DataFrame"]:
         yield pd.DataFrame(rows, dtype=object)
 
 
-READERS = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}
+READERS: dict[str, Any] = {".parquet": _parquet, ".jsonl": _jsonl, ".csv": _csv}

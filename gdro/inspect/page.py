@@ -1,59 +1,115 @@
 """One screen of plain words about a summary."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from textwrap import wrap
 from typing import Any
 
 KINDS = {"solved": "all correct", "failed": "none correct", "mixed": "some correct"}
 WIDTH = 98  # characters of a line
-FEW = 0.2  # share of groups that may teach nothing
-CLEARLY = 0.05  # of a share
+WORTH = 0.95  # of the computation, if no more is needed, a line says how to save the rest
 
 
 def page(summary: Mapping[str, Any], title: str = "") -> str:
     """One screen of plain words about what `summarize` returns."""
-    blocks = [
-        _head(summary, title),
-        in_short(summary),
-        _where(summary),
-        _difficulty(summary),
-        _other_n(summary),
-    ]
+    blocks = [_head(summary, title), in_short(summary)]
+    if summary["groups"] is not None:  # else it is not known which rollouts are correct
+        blocks.append(_where(summary))
+        if summary["pass_rates"] is not None:
+            blocks.append(_difficulty(summary["pass_rates"]))
+        blocks.append(_other_n(summary))
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
 def _head(summary: Mapping[str, Any], title: str) -> Iterator[str]:
+    of = f"{summary['number_of_groups']:,} groups"
+    if summary["prompts"] is not None:
+        of = f"{summary['prompts']:,} prompts"
     steps = "" if summary["steps"] is None else f" in {summary['steps']:,} steps"
+    correct = ""
+    if summary["pass_rate"] is not None:
+        correct = f", {_share(summary['pass_rate'])} of them correct"
     if title:
         yield title
     yield (
-        f"{summary['rollouts']:,} rollouts of "
-        f"{summary['prompts']:,} prompts{steps}, {summary['rollouts_per_group']:.3g} a group, "
-        f"{_share(summary['pass_rate'])} of them correct"
+        f"{summary['rollouts']:,} rollouts of {of}{steps}, {summary['rollouts_per_group']:.3g} a "
+        f"group{correct}"
     )
     for note in summary["notes"]:
         yield from wrap(f"Note: {note}", WIDTH, subsequent_indent="  ")
 
 
+def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What cannot change the model, and the line that saves it, as lines."""
+    yield "WHAT CANNOT CHANGE THE MODEL"
+    share = _share(summary["silent"])
+    said = [
+        f"{share} of the rollout groups ({_interval(summary['silent_interval'])}) have equal "
+        "rewards: GRPO's advantages are 0 there, and the gradient is that of the others."
+    ]
+    needed = summary["needed"]
+    if summary["withheld"] is not None:
+        said.append(f"Nothing is concluded, since {summary['withheld']}.")
+    elif summary["kind"] == "GDROTrainer":
+        said.append("What GDROTrainer computed of them is in its log: gdro/computed_tokens.")
+    elif needed is not None:
+        said.append(_needs(needed))
+    said.append("Which method to take: docs/choose.md.")
+    yield from wrap(" ".join(said), WIDTH)
+    if summary["withheld"] is None and needed is not None and needed["share"] < WORTH:
+        yield from _advice(summary["kind"], needed["of"])
+
+
+def _needs(needed: Mapping[str, Any]) -> str:
+    share = _share(needed["share"])
+    if needed["of"] not in ("tokens", "characters"):
+        return (
+            f"Without them the same training needs {share} of the {needed['of']}; how long the "
+            "prompts are, which have to be computed only once for all rollouts, the log does not "
+            "say."
+        )
+    of = f"{share} of the tokens that TRL computes"
+    if needed["of"] == "characters":
+        of = f"about {share} of what TRL computes (by characters: the log counts no tokens)"
+    return (
+        "Without them, and with each prompt computed once for its rollouts, the same training "
+        f"needs {of}; {_share(needed['share_with_beta'])} with beta > 0, where no rollout may be "
+        "left out."
+    )
+
+
+def _advice(kind: str, counted_in: str) -> Iterator[str]:
+    """The line of a configuration that saves it."""
+    if kind == "verl" and counted_in == "characters":
+        yield "    actor_rollout_ref.actor.use_prefix_grouper=True    # in verl: each prompt once"
+    elif kind not in ("verl", "GDROTrainer"):
+        yield '    GDROConfig(gdro_method="grpo")    # in TRL, in place of GRPOConfig'
+
+
 def _where(summary: Mapping[str, Any]) -> Iterator[str]:
-    yield "WHERE THE ROLLOUTS WENT"
+    yield "WHERE THE ROLLOUTS WENT (95% interval in brackets)"
     unit = "tokens" if summary["tokens"] is not None else "characters"
-    parts = summary["over_the_run"]
-    columns = {"groups": summary["groups"], "rollouts": summary["rollouts_in"]}
+    groups = _with_interval(summary["groups"], summary["groups_interval"])
+    columns = {"groups": groups, "rollouts": _shares(summary["rollouts_in"])}
     if summary["length_in"] is not None:
-        columns[unit] = summary["length_in"]
-    if len(parts) > 1:
-        columns["first fifth"] = parts[0]
-        columns["last fifth"] = parts[-1]
-    yield _row("", columns)
-    for kind, said in KINDS.items():
-        yield _row(f"{kind} ({said})", [_share(column[kind]) for column in columns.values()])
-    yield "Where all rewards of a group are equal, GRPO's advantages are 0, and it teaches nothing."
+        columns[unit] = _shares(summary["length_in"])
+    if parts := summary["over_the_run"]:
+        for name, part in {"first fifth": parts[0], "last fifth": parts[-1]}.items():
+            columns[name] = _with_interval(part, part["interval"])
+    yield _row("", columns, 15)
+    for place, (kind, said) in enumerate(KINDS.items()):
+        yield _row(f"{kind} ({said})", [column[place] for column in columns.values()], 15)
 
 
-def _difficulty(summary: Mapping[str, Any]) -> Iterator[str]:
-    rates = summary["pass_rates"]
+def _shares(shares: Mapping[str, float]) -> list[str]:
+    return [_share(shares[kind]) for kind in KINDS]
+
+
+def _with_interval(shares: Mapping[str, Any], ends: Mapping[str, list[float]]) -> list[str]:
+    return [f"{_share(shares[kind])} ({_interval(ends[kind])})" for kind in KINDS]
+
+
+def _difficulty(rates: Mapping[str, Any]) -> Iterator[str]:
     yield "HOW HARD THE PROMPTS ARE, as each was last sampled (95% interval below)"
     names = [f"{low:g}-{high:g}" for low, high in pairwise(rates["edges"])]
     yield _row("pass rate", names)
@@ -66,67 +122,36 @@ def _difficulty(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _other_n(summary: Mapping[str, Any]) -> Iterator[str]:
-    yield "WHAT ANOTHER NUMBER OF ROLLOUTS WOULD BRING, with the same prompts and model"
-    mixed = summary["mixed_by_n"]
-    yield _row("rollouts a prompt", mixed)
-    yield _row("mixed groups", map(_share, mixed.values()))
-    yield _row("", map(_interval, summary["mixed_by_n_interval"].values()))
-    costs = summary["rollouts_per_mixed_group"].values()
-    yield _row("rollouts a mixed group", ["-" if cost is None else f"{cost:.3g}" for cost in costs])
-    yield "The last line is what dynamic sampling (DAPO) pays for each group that it keeps."
-
-
-def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
-    """The numbers that decide, and what would change the share of mixed groups, as lines."""
-    yield "IN SHORT"
-    groups = summary["groups"]
-    silent = groups["solved"] + groups["failed"]
-    said = [
-        f"{_share(summary['silent'])} of the groups taught GRPO nothing, as all their rewards were "
-        f"equal. In {_share(groups['solved'])} of the groups all rollouts were correct, in "
-        f"{_share(groups['failed'])} none was, and {_share(groups['mixed'])} were mixed."
-    ]
-    parts = summary["over_the_run"]
-    if len(parts) > 1:
-        late = _share(parts[-1]["mixed"])
-        said.append(
-            f"In the last fifth of the run {late} were mixed: expect that of its next steps."
-        )
-    advice = advise(summary)
-    if advice is not None:
-        name = str(advice)
-        said.append(
-            f"With {name} rollouts a prompt about {_share(summary['mixed_by_n'][name])} would be "
-            f"mixed ({_interval(summary['mixed_by_n_interval'][name])}), on fewer prompts at equal "
-            "cost."
-        )
-    elif silent > FEW:
-        said.append("No other number of rollouts changes that much: other prompts would.")
+    yield "WHAT ANOTHER NUMBER OF ROLLOUTS WOULD BRING, with as many rollouts, prompts like these"
+    yield _row("rollouts a prompt", summary["mixed_by_n"])
+    per = per_thousand(summary)
+    yield _row("mixed groups per 1,000", [f"{number:.3g}" for number, _ in per.values()])
+    yield _row("  rollouts", [_range(ends) for _, ends in per.values()])
+    if summary["withheld"] is not None:
+        return
+    better = summary["better_n"]
+    if better is None:
+        said = "No other number brings clearly more mixed groups than this log's."
     else:
-        said.append("Little is wasted: nothing here has to be changed.")
-    said.append("Which method to take: docs/choose.md.")
-    yield from wrap(" ".join(said), WIDTH)
-    if advice is not None:
-        is_verl = summary["kind"] == "verl"
-        in_trl = f"GRPOConfig(num_generations={advice})    # TRL"
-        yield f"    actor_rollout_ref.rollout.n={advice}" if is_verl else f"    {in_trl}"
+        number, ends = per[str(better)]
+        said = (
+            f"With {better} rollouts a prompt, and more prompts, 1,000 rollouts bring "
+            f"{number:.3g} mixed groups ({_range(ends)})."
+        )
+    yield from wrap(f"{said} What a mixed group teaches, no log says.", WIDTH)
 
 
-def advise(summary: Mapping[str, Any]) -> int | None:
-    """The least number of rollouts of a prompt with clearly more mixed groups, if that matters."""
-    now = summary["groups"]["mixed"]
-    if 1 - now <= FEW:
-        return None
-    more = [
-        int(n)
+def per_thousand(summary: Mapping[str, Any]) -> dict[str, tuple[float, list[float]]]:
+    """Mixed groups in a thousand rollouts, with the interval, by the rollouts of a prompt."""
+    ends = summary["mixed_by_n_interval"]
+    return {
+        n: (1000 / int(n) * share, [1000 / int(n) * end for end in ends[n]])
         for n, share in summary["mixed_by_n"].items()
-        if int(n) > summary["rollouts_per_group"] and share >= now + 2 * CLEARLY
-    ]
-    return min(more, default=None)
+    }
 
 
-def _row(name: str, cells: Any) -> str:
-    return f"  {name:<24}" + "".join(f"{cell:>12}" for cell in cells)
+def _row(name: str, cells: Any, width: int = 12) -> str:
+    return f"  {name:<22}" + "".join(f"{cell:>{width}}" for cell in cells)
 
 
 def _share(value: float) -> str:
@@ -135,5 +160,12 @@ def _share(value: float) -> str:
     return f"{value:.0%}" if is_whole else f"{value:.1%}"
 
 
-def _interval(ends: list[float]) -> str:
-    return f"{100 * ends[0]:.0f}-{100 * ends[1]:.0f}%"
+def _interval(ends: Sequence[float]) -> str:
+    return f"{_range([100 * end for end in ends])}%"
+
+
+def _range(ends: Sequence[float]) -> str:
+    """Two numbers, with as many decimals as tell them apart."""
+    low, high = ends
+    decimals = next((d for d in range(6) if f"{low:.{d}f}" != f"{high:.{d}f}"), 6)
+    return f"{low:.{decimals}f}-{high:.{decimals}f}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gdro.checks import Refusal
+from gdro.inspect.page import per_thousand
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,32 +22,36 @@ LOOKS: dict[str, dict[str, Any]] = {
     "mixed": {"color": "#e8c84a"},
     "solved": {"color": "#6f9bbd", "hatch": "//", "edgecolor": "white", "linewidth": 0},
 }
-FORMATS = (".png", ".pdf", ".svg")
 
 
-def check_picture(out: Path) -> None:
-    """Refuse a path where no picture can be written, before anything is read."""
-    if out.suffix.lower() not in FORMATS or not out.parent.is_dir():
-        raise Refusal(f"out must be a {', '.join(FORMATS)} in a folder that exists, got {out}")
-    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
-        raise Refusal(f"out must be a file that can be written, got {out}")
+def save(summary: Mapping[str, Any], out: Path) -> None:
+    """Write the picture, all of it or nothing, as where the disk is full."""
+    partial = out.with_name(f".{out.stem}.part{out.suffix}")
     try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise Refusal(f"out needs matplotlib, got {out}: pip install matplotlib") from None
+        draw(summary).savefig(partial, dpi=150)
+        os.replace(partial, out)
+    except (OSError, ValueError, ImportError) as error:  # no such folder, format, or matplotlib
+        raise Refusal(f"out must be a picture that can be written, got {out}: {error}") from None
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def draw(summary: Mapping[str, Any]) -> "Figure":
-    """Three panels of what `gdro.inspect.summarize` returns."""
+    """Panels of what `gdro.inspect.summarize` returns; Refusal without a threshold."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
-    _draw_groups(left, summary)
-    _draw_rates(middle, summary["pass_rates"])
-    _draw_other_n(right, summary)
-    for panel in (left, middle, right):
+    if summary["groups"] is None:
+        raise Refusal("out needs to know which rollouts are correct: name --threshold")
+
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2 if summary["pass_rates"] is None else 3)
+    _draw_groups(panels[0], summary)
+    if summary["pass_rates"] is not None:
+        _draw_rates(panels[1], summary["pass_rates"])
+    _draw_other_n(panels[-1], summary)
+    for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
+    for panel in panels[:-1]:
         panel.set_ylim(0, 100)
     return figure
 
@@ -61,7 +66,7 @@ def _draw_groups(panel: "Axes", summary: Mapping[str, Any]) -> None:
         panel.bar(range(len(parts)), shares, bottom=below, label=kind, width=0.85, **LOOKS[kind])
         below += shares
     silent = 100 * summary["silent"]
-    panel.set_title(f"{silent:.0f}% of the groups taught GRPO nothing", loc="left", fontsize=10)
+    panel.set_title(f"{silent:.0f}% of the groups have equal rewards", loc="left", fontsize=10)
     panel.set(xticks=range(len(parts)), xticklabels=names, ylabel="rollout groups, %")
     panel.set_xlabel("fifths of the run, by first step" if len(parts) > 1 else "")
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, frameon=False)
@@ -82,18 +87,20 @@ def _draw_rates(panel: "Axes", rates: Mapping[str, Any]) -> None:
 
 
 def _draw_other_n(panel: "Axes", summary: Mapping[str, Any]) -> None:
-    """Share of mixed groups against the number of rollouts."""
-    n = [int(name) for name in summary["mixed_by_n"]]
-    shares = 100 * np.array([*summary["mixed_by_n"].values()])
-    ends = 100 * np.array([*summary["mixed_by_n_interval"].values()])
+    """Mixed groups that a thousand rollouts bring, against the number of rollouts of a prompt."""
+    per = per_thousand(summary)
+    n = [int(name) for name in per]
+    ends = np.array([both for _, both in per.values()])
     panel.fill_between(n, *ends.T, color="#d9d9d9", label="95% interval")
-    panel.plot(n, shares, "o-", color="black", label="expected")
+    panel.plot(n, [number for number, _ in per.values()], "o-", color="black", label="expected")
     own = summary["rollouts_per_group"]
-    mixed = 100 * summary["groups"]["mixed"]
+    mixed = 1000 * summary["groups"]["mixed"] / own
     panel.plot(
         [own], [mixed], "D", color="#e8c84a", markeredgecolor="black", label="this log", ms=8
     )
     panel.set_xscale("log", base=2)
-    panel.set(xticks=n, xticklabels=n, xlabel="rollouts of a prompt", ylabel="mixed groups, %")
+    panel.set(xticks=n, xticklabels=n, xlabel="rollouts of a prompt")
+    panel.set_ylabel("mixed groups per 1,000 rollouts")
+    panel.set_ylim(bottom=0)
     panel.set_title("Other numbers of rollouts", loc="left", fontsize=10)
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, frameon=False)

@@ -11,6 +11,25 @@ from gdro.checks import Refusal
 from gdro.metrics import is_correct
 
 
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What a log has, and what it lacks."""
+
+    kind: str = "GDROTrainer"
+    """Or "TRL", "verl", "tinker-cookbook", "prime-rl" or "table"."""
+    unit: str = "tokens"
+    """Of lengths: "characters" where the log has texts and no counts of tokens."""
+    has_steps: bool = True
+    has_prompts: bool = True
+    """Otherwise each group counts as a prompt of its own."""
+    has_groups: bool = True
+    """Whether a column says the group."""
+    left_out: int = 0
+    """Rows without a reward, or alone in their group."""
+    notes: tuple[str, ...] = ()
+    """What was chosen, left out or assumed, in a sentence each."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rollouts:
     """What a log says of each rollout."""
@@ -23,17 +42,23 @@ class Rollouts:
     """A number of its group, from 0; rollouts of a group have the same prompt and step."""
     rewards_R: np.ndarray
     lengths_R: np.ndarray | None
-    """Length of its completion in `unit`; None where the log has neither."""
-    unit: str
-    """"tokens", or "characters" where the log has texts and no counts of tokens."""
-    has_steps: bool
-    kind: str
-    """"TRL" or "verl", whose settings are then named, or "table"."""
-    notes: tuple[str, ...]
-    """What was chosen, left out or assumed, in a sentence each."""
+    """Length of its completion; None where the log has none."""
+    prompt_lengths_R: np.ndarray | None
+    """Length of its prompt; None where the log has none, or completions have none."""
+    discarded_R: np.ndarray | None
+    """Whether it was sampled and not trained on; None where the log does not say it."""
+    about: About
 
     def __len__(self) -> int:
         return len(self.rewards_R)
+
+    @property
+    def counted_in(self) -> str:
+        """What computation is counted in: the most exact that the log has."""
+        if self.lengths_R is None:
+            return "rollouts"
+        unit = self.about.unit
+        return unit if self.prompt_lengths_R is not None else f"completion {unit}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -52,24 +77,26 @@ class Groups:
     """Whether all rewards are equal, so that GRPO's advantages are 0."""
     lengths_G: np.ndarray | None
     """Sum of the lengths of its completions."""
+    computed_G: np.ndarray | None = None
+    """What TRL computes of it: prompt and completion of each rollout that is not discarded."""
+    shared_G: np.ndarray | None = None
+    """The same with its prompt computed once."""
+    needed_G: np.ndarray | None = None
+    """The same without rollouts whose advantage is 0."""
 
     def __len__(self) -> int:
         return len(self.trials_G)
 
     @property
-    def is_solved_G(self) -> np.ndarray:
-        """All rollouts are correct."""
-        return self.hits_G == self.trials_G
-
-    @property
-    def is_failed_G(self) -> np.ndarray:
-        """No rollout is correct."""
-        return self.hits_G == 0
-
-    @property
-    def is_mixed_G(self) -> np.ndarray:
-        """Some rollouts are correct and some are not."""
-        return ~(self.is_solved_G | self.is_failed_G)
+    def kinds(self) -> dict[str, np.ndarray]:
+        """Which groups are solved (all rollouts are correct), failed (none is) and mixed."""
+        is_solved_G = self.hits_G == self.trials_G
+        is_failed_G = self.hits_G == 0
+        return {
+            "solved": is_solved_G,
+            "failed": is_failed_G,
+            "mixed": ~(is_solved_G | is_failed_G),
+        }
 
     def take(self, chosen_G: np.ndarray) -> "Groups":
         """Some of the groups, by positions or by a mask."""
@@ -77,16 +104,19 @@ class Groups:
         return replace(self, **{name: value[chosen_G] for name, value in fields.items()})
 
 
-def choose_threshold(rewards_R: np.ndarray) -> float:
-    """The reward above which a rollout is correct, where nobody says it.
+def choose_threshold(rewards_R: np.ndarray) -> float | None:
+    """The reward above which a rollout is correct, where nobody says it; None if unknown.
 
-    0, as for the controller; but where the log has only two rewards and 0 does not tell them apart,
-    as with 1 and 2, the smaller of them.
+    0, as for the controller, where some rewards are above and some are not. Of two rewards that 0
+    does not tell apart, as 1 and 2, the smaller; of more, such as stages from 0.1 to 1, nothing
+    says which are correct.
     """
     low = float(rewards_R.min())
     high = float(rewards_R.max())
-    is_two = bool(np.isin(rewards_R, (low, high)).all()) and low < high
-    return low if is_two and not low <= 0 < high else 0.0
+    if low <= 0 < high or low == high:
+        return 0.0
+    is_two = bool(np.isin(rewards_R, (low, high)).all())
+    return low if is_two else None
 
 
 def form_groups(rollouts: Rollouts, threshold: float) -> Groups:
@@ -97,10 +127,13 @@ def form_groups(rollouts: Rollouts, threshold: float) -> Groups:
     """
     groups_R = rollouts.groups_R
     trials_G = np.bincount(groups_R)
+    if trials_G.max() < 2:
+        _refuse_singles(rollouts)
     correct_R = is_correct(rollouts.rewards_R, threshold)
     first_G = np.full(len(trials_G), len(groups_R))
     np.minimum.at(first_G, groups_R, np.arange(len(groups_R)))
     differs_R = rollouts.rewards_R != rollouts.rewards_R[first_G[groups_R]]
+    is_flat_G = np.bincount(groups_R, differs_R) == 0
     lengths_G = None
     if rollouts.lengths_R is not None:
         lengths_G = np.bincount(groups_R, rollouts.lengths_R)
@@ -109,14 +142,61 @@ def form_groups(rollouts: Rollouts, threshold: float) -> Groups:
         steps_G=rollouts.steps_R[first_G],
         trials_G=trials_G,
         hits_G=np.bincount(groups_R, correct_R).astype(np.int64),
-        is_flat_G=np.bincount(groups_R, differs_R) == 0,
+        is_flat_G=is_flat_G,
         lengths_G=lengths_G,
+        **_computation(rollouts, is_flat_G, first_G),
     )
-    if trials_G.max() < 2:
-        raise Refusal(
-            "the log must have two rollouts or more of a prompt in a step, got one each: name the "
-            "column by which they are grouped with --group, or, where rollouts of a prompt have "
-            "different steps, leave the column of steps out with --step none"
-        )
     order_G = groups.steps_G.argsort(kind="stable")
     return groups.take(order_G[trials_G[order_G] > 1])
+
+
+def _computation(
+    rollouts: Rollouts, is_flat_G: np.ndarray, first_G: np.ndarray
+) -> dict[str, np.ndarray]:
+    """What is computed of each group: by TRL, with its prompt once, without zero advantages.
+
+    The prompt is computed once but for its last token, which stands before each completion, as it
+    predicts the first token of that.
+    """
+    groups_R = rollouts.groups_R
+    mean_G = np.bincount(groups_R, rollouts.rewards_R) / np.bincount(groups_R)
+    distance_R = np.abs(rollouts.rewards_R - mean_G[groups_R])
+    widest_G = np.zeros(len(mean_G))
+    np.maximum.at(widest_G, groups_R, distance_R)
+    # a mean of rewards is exact only to rounding
+    has_advantage_R = ~is_flat_G[groups_R] & (distance_R > 1e-9 * widest_G[groups_R])
+    trained_R = np.ones(len(groups_R), bool)
+    if rollouts.discarded_R is not None:
+        trained_R = ~rollouts.discarded_R
+    completions_R = np.ones(len(groups_R)) if rollouts.lengths_R is None else rollouts.lengths_R
+    prompts_R = np.zeros(len(groups_R))
+    last = 0
+    if rollouts.prompt_lengths_R is not None:
+        prompts_R = rollouts.prompt_lengths_R
+        last = int(rollouts.about.unit == "tokens")
+    prefix_G = np.maximum(prompts_R[first_G] - last, 0)
+
+    def with_prefix(kept_R: np.ndarray) -> np.ndarray:
+        rows_G = np.bincount(groups_R, (completions_R + last) * kept_R)
+        return rows_G + prefix_G * (np.bincount(groups_R, kept_R) > 0)
+
+    return {
+        "computed_G": np.bincount(groups_R, (prompts_R + completions_R) * trained_R),
+        "shared_G": with_prefix(trained_R),
+        "needed_G": with_prefix(trained_R & has_advantage_R),
+    }
+
+
+def _refuse_singles(rollouts: Rollouts) -> None:
+    """Say why no group has two rollouts, and what to name instead."""
+    if rollouts.about.has_prompts and len(np.unique(rollouts.prompts_R)) == len(rollouts):
+        raise Refusal(
+            "the log must have several rollouts of a prompt, got a different one in each row: name "
+            "the column that says the question with --prompt COLUMN"
+            + (", or say --prompt none, as a column says the group" * rollouts.about.has_groups)
+        )
+    raise Refusal(
+        "the log must have two rollouts or more of a prompt in a step, got one each: name the "
+        "column by which they are grouped with --group, or, where rollouts of a prompt have "
+        "different steps, leave the column of steps out with --step none"
+    )

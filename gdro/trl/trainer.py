@@ -340,6 +340,8 @@ class GDROTrainer(GRPOTrainer):
         checkpoint = checkpoints.choose_checkpoint(
             self.args.output_dir, resume_from_checkpoint, self.run_identity, self.accelerator
         )
+        if checkpoint is None:
+            self.groups.clear()  # the page of a second training is about that alone
         if checkpoint is not None and checkpoints.is_finished(checkpoint, self.args.max_steps):
             output = checkpoints.load_finished(self, checkpoint)
         else:

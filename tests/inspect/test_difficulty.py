@@ -1,11 +1,15 @@
-"""Deconvolved pass rates against known ones, and what the page recommends."""
+"""Deconvolved pass rates against known ones, and what is concluded."""
 
 import numpy as np
 import pytest
 
-from gdro.inspect.difficulty import PassRates, mixed_probability, pass_probability
-from gdro.inspect.page import advise
-from gdro.inspect.report import OTHER_N
+from gdro.inspect.difficulty import (
+    PassRates,
+    mixed_probability,
+    pass_probability,
+    share_interval,
+)
+from gdro.inspect.report import OTHER_N, better_n
 
 PROMPTS = 400
 
@@ -32,7 +36,7 @@ def test_what_more_rollouts_bring_lies_in_its_interval(shape, n):
     rates_P = beta_rates(*shape, 2000)
     fitted = PassRates(np.full(2000, n), sample(rates_P, n), np.arange(2000))
     n_N = np.array(OTHER_N)
-    found_N, ends_N2 = fitted.mean_of(mixed_probability(fitted.grid_M, n_N[:, None]), n_N)
+    found_N, ends_N2 = fitted.by_number(mixed_probability, n_N)
     truth_N = mixed_probability(rates_P, n_N[:, None]).mean(axis=1)
     assert (ends_N2[:, 0] <= truth_N + 0.01).all()
     assert (truth_N - 0.01 <= ends_N2[:, 1]).all()
@@ -59,8 +63,24 @@ def test_groups_of_unequal_sizes_give_the_same_distribution():
     assert mixed == pytest.approx(mixed_probability(rates_P, 4).mean(), abs=0.03)
 
 
-@pytest.mark.parametrize(("mixed", "n"), [(0.3, 8), (0.85, None)])
-def test_what_the_page_recommends_is_clearly_better(mixed, n):
-    by_n = {"2": mixed - 0.2, "4": mixed, "8": mixed + 0.14, "16": mixed + 0.15}
-    summary = {"groups": {"mixed": mixed}, "rollouts_per_group": 4.0, "mixed_by_n": by_n}
-    assert advise(summary) == n
+@pytest.mark.parametrize(
+    ("shape", "n", "better"),
+    [((5, 5), 16, 4), ((5, 5), 8, 4), ((5, 5), 4, None), ((1, 60), 16, None), ((1, 60), 2, None)],
+)
+def test_a_number_is_named_only_where_it_brings_clearly_more_mixed_groups(shape, n, better):
+    fitted = PassRates(np.full(PROMPTS, n), sample(beta_rates(*shape), n), np.arange(PROMPTS))
+    assert better_n(fitted, np.full(PROMPTS, n)) == better
+    assert better_n(fitted, np.array([n, n + 1])) is None
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_interval_of_a_share_covers_it_and_has_a_width(share):
+    rng = np.random.default_rng(3)
+    prompts_G = np.repeat(np.arange(40), 5)
+    covered = 0
+    for _ in range(200):
+        is_P = rng.random(40) < share  # groups of a prompt are alike: 40 observations, not 200
+        low, high = share_interval(np.repeat(is_P, 5), prompts_G)
+        assert high - low > 0.05
+        covered += low <= share <= high
+    assert covered >= 180
