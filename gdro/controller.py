@@ -52,6 +52,9 @@ class GDROController(Stateful):
         advantage_std, scale_rewards: of (3), see `gdro.advantages.group_advantages`; methods with
             advantages of their own, such as pivotal, do not use them.
         advantage_clip: bound on |A| of rollouts before weighting, in every method; None for none.
+        pass_rates: by uid, measured before this run; None or NaN where one is unknown. Bins,
+            plans and draws use them from the first batch, until rollouts say otherwise.
+        pass_rate_rollouts: how many rollouts each is worth as evidence.
         seed: an integer ≥ 0, from which all random numbers follow.
         **more: options of the method.
 
@@ -77,6 +80,8 @@ class GDROController(Stateful):
         advantage_std: str = "population",
         scale_rewards: str = "group",
         advantage_clip: float | None = None,
+        pass_rates: Mapping[Any, float | None] | None = None,
+        pass_rate_rollouts: int = 8,
         seed: int = 0,
         **more: object,
     ) -> None:
@@ -105,6 +110,8 @@ class GDROController(Stateful):
         )
         self.method.begin(self.run)
         self.bins.in_use = True
+        if pass_rates is not None:
+            self.bins.start_from(pass_rates, pass_rate_rollouts)
         self.step = 0
         self.planned = 0  # seeds each plan's random numbers
         self._open: dict[int, np.ndarray]  # of the plans in flight: rollouts with extensions, (P,)
@@ -332,6 +339,7 @@ class GDROController(Stateful):
             bins_P=self.bins.of_rows(by_uid.rows_P),
             successes_P=successes_P,
             failures_P=failures_P,
+            measured_P=self.bins.measured_D[by_uid.rows_P],
         )
 
     def _rng(self, *stream: int) -> np.random.Generator:

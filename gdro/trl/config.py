@@ -27,6 +27,7 @@ KINDS: dict[str, Any] = {  # types of the options that nothing else checks
     "success_reward": Name | None,
     "uid_column": Name,
     "group_column": Name | None,
+    "pass_rate_column": Name | None,
     "trim_batches": bool | None,
 }
 
@@ -67,6 +68,11 @@ class GDROConfig(GRPOConfig):
     group_column: str | None = None
     """Column whose values are the groups in place of difficulty bins. Counts then fade as with
     these, by the k and history of the preset."""
+    pass_rate_column: str | None = None
+    """Column with the pass rate of each prompt, in [0, 1], that was measured before; rows may lack
+    it. Bins, draws and rollouts use it from the first step."""
+    pass_rate_rollouts: int = 8
+    """How many rollouts each of these pass rates is worth as evidence."""
     advantage_std: str | None = None
     """Deviation that advantages are divided by: "sample" divides squares by n − 1 as TRL does
     (default); "population" by n as (3) is printed (default of preset "paper")."""
@@ -119,6 +125,11 @@ def make_controller(
         chosen["advantage_clip"] = None
     if args.group_column is not None:
         chosen["bins"] = groups_of_column(args, dataset, chosen.get("bins", {}))
+    if args.pass_rate_column is not None:
+        _, rates = read_column("pass_rate_column", args.pass_rate_column, dataset)
+        uids = dataset.with_format(None)[args.uid_column]  # type: ignore[union-attr]
+        chosen["pass_rates"] = dict(zip(uids, rates, strict=True))
+        chosen["pass_rate_rollouts"] = args.pass_rate_rollouts
     return build(
         "gdro_options",
         GDROController,
@@ -129,27 +140,32 @@ def make_controller(
     )
 
 
+def read_column(
+    option: str, column: str, dataset: datasets.Dataset | datasets.IterableDataset | None
+) -> tuple[object, list[Any]]:
+    """Type and values of the column that an option names, as they are stored; else ValueError."""
+    if not isinstance(dataset, datasets.Dataset):
+        raise ValueError(f"{option} needs a datasets.Dataset, got {type(dataset).__name__}")
+    if column not in dataset.column_names:
+        raise ValueError(f"{option} must be one of {dataset.column_names}, got {column!r}")
+    stored = dataset.with_format(None)
+    return stored.features[column], list(stored[column])
+
+
 def groups_of_column(
     args: GDROConfig,
     dataset: datasets.Dataset | datasets.IterableDataset | None,
     given: Mapping[str, Any],
 ) -> StaticGroups:
     """The groups that the column `args.group_column` names, with further options of the bins."""
-    if not isinstance(dataset, datasets.Dataset):
-        raise ValueError(f"group_column needs a datasets.Dataset, got {type(dataset).__name__}")
-    column = str(args.group_column)
-    if column not in dataset.column_names:
-        raise ValueError(f"group_column must be one of {dataset.column_names}, got {column!r}")
-    stored = dataset.with_format(None)
-    kind = stored.features[column]
-    values = list(stored[column])
+    kind, values = read_column("group_column", str(args.group_column), dataset)
     if None in values:
         row = values.index(None)
         raise ValueError(f"group_column must have a value in each row, got none in row {row}")
     if isinstance(kind, datasets.ClassLabel):  # which is stored as numbers
         values = kind.int2str(values)
     labels = list(map(str, values))
-    uids = list(stored[args.uid_column])
+    uids = list(dataset.with_format(None)[args.uid_column])  # type: ignore[union-attr]
     if isinstance(given, Mapping) and isinstance(given.get("groups"), list | tuple):
         # labels are strings, so names are too
         given = {**given, "groups": [str(name) for name in given["groups"]]}
