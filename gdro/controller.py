@@ -104,6 +104,7 @@ class GDROController(Stateful):
             n_max=n_max,
             seed=seed,
             has_groups=self.bins.are_named,
+            bin_names=self.bins.names,
             advantage_std=advantage_std,  # type: ignore[arg-type]
             scale_rewards=scale_rewards,  # type: ignore[arg-type]
             advantage_clip=advantage_clip,

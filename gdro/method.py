@@ -52,6 +52,8 @@ class Run:
     """Seed of everything random."""
     has_groups: bool = False
     """Whether the bins are groups that the data name (`gdro.groups.StaticGroups`)."""
+    bin_names: list[str] = field(default_factory=list)
+    """Names of these groups, or the ranges of the bins."""
     advantage_std: Literal["population", "sample"] = "population"
     """σ of (3): "population" as printed, "sample" as TRL has it, which is `GDROTrainer`'s default.
     This and the next two are passed to `gdro.advantages.group_advantages`."""

@@ -88,6 +88,45 @@ def test_families_are_drawn_evenly_whatever_their_sizes(named):
         assert len(set(drawn)) == size
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_shares_of_families_are_exact_over_batches(named):
+    """3.5, 2.625 and .875 of seven prompts; "c" has one prompt, which comes again."""
+    families = ["a"] * 40 + ["b"] * 10 + ["c"]
+    uids = np.arange(len(families))
+    given = {"groups": dict(zip(uids.tolist(), families, strict=True))} if named else {}
+    shares = {"c": 0.125, "a": 0.5, "b": 0.375}
+
+    def make():
+        bins = None if named else StaticGroups(uids, families)
+        return GDROController("family_even", bins=bins, shares=shares, **given)
+
+    controller, counts = make(), np.zeros(3)
+    for step in range(1, 17):
+        drawn = controller.draw(uids, 7)
+        counts += [[families[d] for d in drawn].count(family) for family in "abc"]
+        assert (np.abs(counts - 7 * step * np.array([0.5, 0.375, 0.125])) < 1).all()
+        visit(controller, uids[drawn], [1] * 7)
+        if step == 5:
+            state = controller.state_dict()
+            controller = make()
+            controller.load_state_dict(state)
+    assert counts.tolist() == [56, 42, 14]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"shares": {"a": 0.5, "b": 0.4}}, "shares.*sum to 1"),
+        ({"shares": {"a": 0.5, "d": 0.5}}, r"shares.*\['a', 'b'\].*'d'"),
+        ({"bins": None, "shares": {"a": 0.5, "b": 0.5}}, "shares.*groups"),
+    ],
+)
+def test_shares_that_do_not_fit_the_families_are_refused(changes, named):
+    bins = StaticGroups([1, 2], ["a", "b"])
+    with pytest.raises(ValueError, match=named):
+        GDROController("family_even", **{"bins": bins} | changes).draw([1, 2], 1)
+
+
 @pytest.mark.parametrize(
     ("name", "low", "value"),  # of n rollouts at pass rate p, the larger the better
     [
@@ -244,6 +283,24 @@ def test_dapo_waits_for_groups_with_both_outcomes():
     patient = method_of("dapo", groups=1, max_batches=3)
     assert [steps(patient, dull) for _ in range(4)] == [False, False, True, False]
     assert steps(patient, both)
+
+
+def test_dapo_without_sampling_again_says_what_the_loss_is_a_mean_of():
+    """Of 8 rollouts, 4 are of a group that teaches."""
+    told = {}
+    for denominator in ("all", "kept"):
+        controller = GDROController("dapo", max_batches=1, denominator=denominator)
+        assert not controller.method.waits
+        plan = controller.plan([1, 2])
+        observed = controller.observe(plan, [0] * 4 + [1] * 4, [1, 0, 0, 0] + [1] * 4)
+        assert observed.ready
+        told[denominator] = observed.advantages
+    grpo = GDROController("grpo")
+    same = grpo.observe(grpo.plan([1, 2]), [0] * 4 + [1] * 4, [1, 0, 0, 0] + [1] * 4)
+    assert told["all"].tolist() == same.advantages.tolist()
+    assert told["kept"].tolist() == (2 * told["all"]).tolist()
+    with pytest.raises(ValueError, match="denominator"):
+        GDROController("dapo", denominator="kept")
 
 
 @pytest.mark.parametrize("name", own_methods())
