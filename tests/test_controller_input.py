@@ -326,5 +326,5 @@ def test_a_budget_that_is_not_whole_and_options_beside_a_method_are_refused():
 def test_a_pass_rate_that_is_none_is_refused(given, named):
     with pytest.raises(ValueError, match=named):
         GDROController("grpo", pass_rates=given)
-    with pytest.raises(ValueError, match="pass_rate_rollouts.*0"):
+    with pytest.raises(ValueError, match=r"pass_rate_rollouts.*0"):
         GDROController("grpo", pass_rates={1: 0.5}, pass_rate_rollouts=0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gdro.budget import exact_rollouts
 from gdro.checks import (
     Count,
     Positive,
@@ -19,7 +20,6 @@ from gdro.checks import (
     check_array,
     options,
 )
-from gdro.budget import exact_rollouts
 from gdro.draws import highest, in_proportion, mostly_in_proportion
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
