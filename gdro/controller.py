@@ -15,6 +15,7 @@ Axes: P prompts of a plan, K those of them that came back, R rollouts, D prompts
 import math
 import uuid
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import ArrayLike
 from gdro.advantages import preset_options
 from gdro.bins import PRESETS, DifficultyBins, make_bins
 from gdro.budget import as_whole, exact_rollouts
-from gdro.checks import LARGEST, MOST, Refusal, check, check_array, short
+from gdro.checks import LARGEST, MOST, Refusal, UnknownOption, check, check_array, short
 from gdro.method import Method, Prompts, Run
 from gdro.plans import Observed, Plan, check_rollouts, make_batch
 from gdro.record import record_row
@@ -87,7 +88,11 @@ class GDROController(Stateful):
     ) -> None:
         check("preset", preset, Literal[tuple(PRESETS)])
         self.success_threshold = check("success_threshold", success_threshold)
-        self.method = make_method(method, preset, more)
+        try:
+            self.method = make_method(method, preset, more)
+        except UnknownOption as error:
+            own = signature(GDROController).parameters.keys() - {"method", "more"}
+            raise UnknownOption(f"{error}; the controller has {sorted(own)}") from None
         # of the class itself: an unregistered subclass must not go by its parent's name
         self.name = vars(type(self.method)).get("name") or type(self.method).__name__
         self.bins = make_bins(bins, preset)
