@@ -70,23 +70,6 @@ def test_an_infeasible_budget_is_met_by_single_prompts_at_random():
     assert len(seen) > 1  # it moves with the seed
 
 
-def test_plans_can_be_observed_in_any_order():
-    one, two = GDROController("both"), GDROController("both")
-    for controller in (one, two):
-        give_record(controller, np.arange(30), np.repeat([0, 5, 10], 10))
-    batches = [np.arange(10), np.arange(10, 20), np.arange(20, 30)]
-    for controller, order in ((one, [0, 1, 2]), (two, [2, 0, 1])):
-        plans = [controller.plan(uids) for uids in batches]
-        for number in order:
-            back = come_back(plans[number], number, np.full(10, 0.5))
-            batch = controller.observe(plans[number], *back)
-            assert batch.row["step"] == order.index(number)
-            assert batch.advantages.shape == (40,)
-    # what is known of each prompt is the same; the adversaries' averages weigh the last batch most
-    np.testing.assert_equal(one.bins.state_dict(), two.bins.state_dict())
-    assert one.step == two.step == 3
-
-
 @pytest.mark.parametrize("method", ["grpo", "prompt", "rollout", "both"])
 def test_nothing_is_learned_from_what_is_missing(method):
     controller = GDROController(method, bins=SHARP)

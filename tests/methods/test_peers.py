@@ -1,14 +1,14 @@
 """The methods of others, in gdro/peers and examples/peers.py: a case by hand for each."""
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
-from helpers import batch_of, first_drawn, method_of, own_methods, prompts_of, visit
+from helpers import batch_of, first_drawn, method_of, prompts_of, visit
 from scipy.stats import beta
 
-from gdro import GDROController, StaticGroups, find_method
+from gdro import GDROController, StaticGroups
 
 PILOT = {"pilot": 4, "mean_rollouts": 5}
 MEDIUM = PILOT | {"low": 0.3, "high": 0.6}
@@ -301,20 +301,6 @@ def test_dapo_without_sampling_again_says_what_the_loss_is_a_mean_of():
     assert told["kept"].tolist() == (2 * told["all"]).tolist()
     with pytest.raises(ValueError, match="denominator"):
         GDROController("dapo", denominator="kept")
-
-
-@pytest.mark.parametrize("name", own_methods())
-def test_every_hyperparameter_is_an_option(name):
-    """No number of a method is out of a user's reach, but what controller or buffer takes."""
-    kind = find_method(name)
-    options = {one.name for one in fields(kind)} if is_dataclass(kind) else set()
-    numbers = {
-        attribute
-        for parent in kind.__mro__
-        for attribute, value in vars(parent).items()
-        if isinstance(value, int | float | tuple) and not attribute.startswith("_")
-    }
-    assert numbers - options <= {"n_min", "kept_texts", "state"}
 
 
 def test_mopps_looks_at_its_candidates_alone():
