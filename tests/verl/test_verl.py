@@ -206,7 +206,7 @@ def test_what_verl_cannot_give_is_refused(in_process):
     ],
 )
 def test_it_is_refused_in_one_sentence_before_ray(folder, options, named):
-    run = options[-1]
+    run = f"refused-{len(options)}"
     with verl(folder, run, *options) as process:
         assert process.wait(PATIENCE) == 1
     log = (folder / run / "log.txt").read_text()
