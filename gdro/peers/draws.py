@@ -5,6 +5,7 @@ prompt i in a draw without replacement.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -183,20 +184,22 @@ class FamilyEven(Method):
 
     groups: Mapping[Any, Any] | None = None
     """From uid to family; by default the bins are the families, which `StaticGroups` names."""
-    shares: Mapping[str, Share] | None = None
-    """Share of each family in a batch, by name, such as {"hard": 0.5, "easy": 0.5}; F families."""
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    """Share of each of F families in a batch, by name, such as {"hard": 0.5, "easy": 0.5}; by
+    default all are equal."""
 
     @property
     def state(self) -> tuple[str, ...]:  # type: ignore[override]
-        return () if self.shares is None else ("owed_F",)
+        return ("owed_F",) if self.shares else ()
 
     def __post_init__(self) -> None:
-        if self.shares is not None and abs(sum(self.shares.values()) - 1) > 1e-9:
+        if self.shares and abs(sum(self.shares.values()) - 1) > 1e-9:
             raise ValueError(f"shares must sum to 1, got {dict(self.shares)}")
+        self.shares = dict(sorted(self.shares.items()))  # so is `owed_F`, also of a resumed run
 
     def start(self, run: Run) -> None:
-        self.owed_F = np.zeros(len(self.shares or ()))  # prompts, over all batches so far
-        if self.shares is not None and self.groups is None and not run.has_groups:
+        self.owed_F = np.zeros(len(self.shares))  # prompts, over all batches so far
+        if self.shares and self.groups is None and not run.has_groups:
             raise ValueError(
                 "shares are of named families: give groups, or StaticGroups for bins (in TRL a "
                 f"group_column), got {dict(self.shares)}"
@@ -214,7 +217,7 @@ class FamilyEven(Method):
         return [str(self.groups[uid]) for uid in uids]
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        if self.shares is not None:
+        if self.shares:
             return self._draw_shares(pool, size, rng)
         _, family_D = np.unique(self.families(pool), return_inverse=True)
         shuffled = np.lexsort((rng.random(len(pool)), family_D))  # by family, at random within
@@ -239,7 +242,7 @@ class FamilyEven(Method):
         return rng.permutation(np.concatenate(drawn))
 
     def update(self, batch: Batch) -> None:
-        if self.shares is not None:
+        if self.shares:
             names = self.families(batch)
             counts_F = np.array([names.count(name) for name in self.shares])
             self.owed_F = self.owed_F + self._part_of(len(batch)) - counts_F
