@@ -93,10 +93,8 @@ class DifficultyBins(Stateful):
         if not new:
             return
         in_order = sorted(new)  # so that rows do not depend on the order of the batch
-        first = next(iter(self.row_of), in_order[0])
-        if isinstance(first, str) != isinstance(in_order[0], str):
-            kind = "strings" if isinstance(first, str) else "integers"
-            raise ValueError(f"uids must be {kind}, as they were before, got {in_order[0]!r}")
+        check_kind("uids", in_order[0], self.row_of)
+        check_kind("uids", in_order[0], self.pass_rates)
         self.row_of |= {uid: len(self.row_of) + n for n, uid in enumerate(in_order)}
         capacity = len(self.bins_D)
         if len(self.row_of) > capacity:  # an eighth more, so that arrays are seldom copied
@@ -121,8 +119,10 @@ class DifficultyBins(Stateful):
             "pass_rates", list(pass_rates.values()), (len(uids),), 0, 1, missing=True
         )
         self.pass_rate_rollouts = check("pass_rate_rollouts", rollouts, Length)
-        known = ~np.isnan(rates)
-        self.pass_rates = dict(zip(np.array(uids, object)[known], rates[known], strict=True))
+        given = zip(uids, rates.tolist(), strict=True)
+        self.pass_rates = {uid: rate for uid, rate in given if not np.isnan(rate)}
+        for uid in uids[:1]:
+            check_kind("uids of pass_rates", uid, self.row_of)
         self._start_from_pass_rates(self.row_of)
 
     def _start_from_pass_rates(self, uids: Iterable[int | str]) -> None:
@@ -198,6 +198,14 @@ class DifficultyBins(Stateful):
         super().load_state_dict(state)
         self.measured_D = np.array(state.get("measured_D", np.zeros(len(state["uids"]))), bool)
         self.row_of = {uid: row for row, uid in enumerate(state["uids"])}
+
+
+def check_kind(name: str, uid: int | str, known: Iterable[int | str]) -> None:
+    """Refuse integers beside strings, which would silently be other prompts."""
+    first = next(iter(known), uid)
+    if isinstance(first, str) != isinstance(uid, str):
+        kind = "strings" if isinstance(first, str) else "integers"
+        raise ValueError(f"{name} must be {kind}, as {first!r} is, got {uid!r}")
 
 
 def make_bins(bins: DifficultyBins | Mapping[str, object] | None, preset: str) -> DifficultyBins:

@@ -328,3 +328,7 @@ def test_a_pass_rate_that_is_none_is_refused(given, named):
         GDROController("grpo", pass_rates=given)
     with pytest.raises(ValueError, match=r"pass_rate_rollouts.*0"):
         GDROController("grpo", pass_rates={1: 0.5}, pass_rate_rollouts=0)
+    with pytest.raises(ValueError, match=r"uids.*strings.*1"):  # as JSON makes them
+        GDROController("grpo", pass_rates={"1": 0.5}).plan([1])
+    with pytest.raises(ValueError, match=r"uids of pass_rates.*integers.*'1'"):
+        GDROController("grpo", pass_rates={"1": 0.5}, bins=StaticGroups([1], ["a"]))
