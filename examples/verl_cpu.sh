@@ -1,5 +1,5 @@
 #!/bin/bash
-# Six steps of verl with gdro on a CPU, in about two minutes: rollout groups of several sizes.
+# Six steps of verl with gdro on a CPU, in two to five minutes: rollout groups of several sizes.
 #
 #   make .venv-verl/ready && examples/verl_cpu.sh        # into runs/verl-cpu; or examples/verl_cpu.sh FOLDER
 #
