@@ -8,6 +8,7 @@
 # The data have a column of pass rates that were measured before, by which the first step is planned.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+root=$PWD
 python=$PWD/.venv-verl/bin/python
 run=$(mkdir -p "${1:-runs/verl-cpu}" && cd "${1:-runs/verl-cpu}" && pwd)
 temporary=$(mktemp -d) # Ray's sockets need a short path
@@ -19,6 +20,7 @@ export RAY_USAGE_STATS_ENABLED=0 RAY_AUTH_MODE=disabled RAY_enable_worker_presta
 
 "$python" tests/verl/make_run.py "$run"
 mapfile -t options < tests/verl/options.txt
+cd "$run" # where Hydra writes too
 "$python" -m verl.trainer.main_ppo --config-path=pkg://gdro.verl --config-name=gdro "${options[@]}" \
     gdro.method=rollout_prompts \
     gdro.pass_rate_column=pass_rate \
@@ -26,7 +28,7 @@ mapfile -t options < tests/verl/options.txt
     data.val_files="$run/held_out.parquet" \
     actor_rollout_ref.model.path="$run/model" \
     actor_rollout_ref.rollout.agent.num_workers=1 \
-    reward.custom_reward_function.path="$PWD/tests/verl/verl_reward.py" \
+    reward.custom_reward_function.path="$root/tests/verl/verl_reward.py" \
     trainer.n_gpus_per_node=1 \
     trainer.total_training_steps=6 \
     trainer.default_local_dir="$run" \
