@@ -80,7 +80,7 @@ setup: $(READY)
 setup-engines: .venv-vllm/ready .venv-unsloth/ready .venv-verl/ready  ## real vLLM, Unsloth and verl, for the tests that need them
 
 $(READY): requirements/cpu.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 13) else f"Python 3.11 or 3.12 is needed, this is {v[0]}.{v[1]}: make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 14) else f"Python 3.11 to 3.13 is needed, this is {v[0]}.{v[1]}: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
 	@echo "Installing the locked packages into .venv: about three minutes with pip, less with uv"
 	@$(call install,.venv,-r requirements/cpu.txt)

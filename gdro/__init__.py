@@ -16,7 +16,7 @@ from gdro.methods.rollout_gdro import RolloutAdversary, RolloutGDRO
 from gdro.registry import find_method, method_names, register
 from gdro.rounds import next_plan, sample_in_rounds
 
-__version__ = "0.3.0.dev0"
+__version__ = "0.3.0"
 __all__ = [
     "DifficultyBins",
     "GDROController",

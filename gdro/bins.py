@@ -4,7 +4,7 @@
 the bin. Axes: P prompts, D seen so far.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -69,6 +69,8 @@ class DifficultyBins(Stateful):
         self.beliefs = ESTIMATORS[self.estimator](self.k, self.history)
         self.row_of: dict[int | str, int] = {}
         self.bins_D: np.ndarray = np.zeros(0, np.int16)
+        self.pass_rates: dict[int | str, float] = {}
+        self.measured_D = np.zeros(0, bool)  # whether all that is known is a given pass rate
         self.in_use = False  # by a controller
 
     @property
@@ -91,18 +93,51 @@ class DifficultyBins(Stateful):
         if not new:
             return
         in_order = sorted(new)  # so that rows do not depend on the order of the batch
-        first = next(iter(self.row_of), in_order[0])
-        if isinstance(first, str) != isinstance(in_order[0], str):
-            kind = "strings" if isinstance(first, str) else "integers"
-            raise ValueError(f"uids must be {kind}, as they were before, got {in_order[0]!r}")
+        check_kind("uids", in_order[0], self.row_of)
+        check_kind("uids", in_order[0], self.pass_rates)
         self.row_of |= {uid: len(self.row_of) + n for n, uid in enumerate(in_order)}
         capacity = len(self.bins_D)
         if len(self.row_of) > capacity:  # an eighth more, so that arrays are seldom copied
             self._resize(max(len(self.row_of), capacity + capacity // 8, 64))
+        self._start_from_pass_rates(in_order)
 
     def _resize(self, rows: int) -> None:
         self.beliefs.grow(rows)
         self.bins_D = resize(self.bins_D, rows, UNSEEN)
+        self.measured_D = resize(self.measured_D, rows)
+
+    def start_from(self, pass_rates: Mapping[Any, float | None], rollouts: int) -> None:
+        """Start prompts without a visit from pass rates that were measured before.
+
+        Args:
+            pass_rates: by uid, in [0, 1]; None or NaN, like a uid that is left out, for unknown.
+            rollouts: how many rollouts each is worth as evidence.
+        """
+        pass_rates = check("pass_rates", pass_rates, Mapping)
+        uids = as_uids(list(pass_rates), "uids of pass_rates").tolist()
+        rates = check_array(
+            "pass_rates", list(pass_rates.values()), (len(uids),), 0, 1, missing=True
+        )
+        self.pass_rate_rollouts = check("pass_rate_rollouts", rollouts, Length)
+        given = zip(uids, rates.tolist(), strict=True)
+        self.pass_rates = {uid: rate for uid, rate in given if not np.isnan(rate)}
+        for uid in uids[:1]:
+            check_kind("uids of pass_rates", uid, self.row_of)
+        self._start_from_pass_rates(self.row_of)
+
+    def _start_from_pass_rates(self, uids: Iterable[int | str]) -> None:
+        """Give prompts without counts those of their measured pass rates, and the bin of these."""
+        uids = [uid for uid in uids if uid in self.pass_rates]
+        rows = np.array([self.row_of[uid] for uid in uids], np.int64)
+        rates = np.array([self.pass_rates[uid] for uid in uids])
+        has_none = np.add(*self.beliefs.counts(rows)) == 0
+        rows = rows[has_none]
+        if not len(rows):
+            return
+        trials = np.full(len(rows), self.pass_rate_rollouts)
+        self.beliefs.add(rows, rates[has_none] * trials, trials)
+        self.bins_D[rows] = self.next_bins(self.bins_D[rows], self.beliefs.pass_at_k(rows))
+        self.measured_D[rows] = True
 
     def sort(self, uids_P: np.ndarray) -> SortedUids:
         """Sort uids, and give rows to new ones."""
@@ -121,6 +156,7 @@ class DifficultyBins(Stateful):
         rows, successes, trials = merge_visits(rows, successes, trials)
         self.beliefs.add(rows, successes, trials)
         self.bins_D[rows] = self.next_bins(self.bins_D[rows], self.beliefs.pass_at_k(rows))
+        self.measured_D[rows] = False
 
     def next_bins(self, bins: np.ndarray, estimate: np.ndarray) -> np.ndarray:
         """Bins (P,) after new estimates; those of `StaticGroups` do not move."""
@@ -148,7 +184,10 @@ class DifficultyBins(Stateful):
 
     def state_dict(self) -> dict[str, Any]:
         self._resize(len(self.row_of))  # no spare capacity in a checkpoint
-        return super().state_dict() | {"uids": list(self.row_of)}  # in the order of their rows
+        state = super().state_dict() | {"uids": list(self.row_of)}  # in the order of their rows
+        if self.measured_D.any():
+            state["measured_D"] = self.measured_D.copy()
+        return state
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         super().check_state(state)
@@ -157,7 +196,16 @@ class DifficultyBins(Stateful):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        self.measured_D = np.array(state.get("measured_D", np.zeros(len(state["uids"]))), bool)
         self.row_of = {uid: row for row, uid in enumerate(state["uids"])}
+
+
+def check_kind(name: str, uid: int | str, known: Iterable[int | str]) -> None:
+    """Refuse integers beside strings, which would silently be other prompts."""
+    first = next(iter(known), uid)
+    if isinstance(first, str) != isinstance(uid, str):
+        kind = "strings" if isinstance(first, str) else "integers"
+        raise ValueError(f"{name} must be {kind}, as {first!r} is, got {uid!r}")
 
 
 def make_bins(bins: DifficultyBins | Mapping[str, object] | None, preset: str) -> DifficultyBins:

@@ -6,7 +6,7 @@ nothing is checked again.
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, fields
 from functools import lru_cache, wraps
 from inspect import signature
 from typing import Annotated, Any, TypeVar, dataclass_transform
@@ -47,6 +47,10 @@ class Refusal(ValueError):
     """An input is refused, in one sentence: the mistake is the caller's, and no bug."""
 
 
+class UnknownOption(Refusal):
+    """An option that does not exist, with those that do."""
+
+
 Class = TypeVar("Class", bound=type)
 Built = TypeVar("Built")
 
@@ -62,6 +66,13 @@ def options(kind: Class) -> Class:
         try:
             make(self, *values, **named)
         except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            if first["type"] == "unexpected_keyword_argument":
+                known = [one.name for one in fields(kind)]
+                raise UnknownOption(
+                    f"{kind.__name__} has the options {known}, and not {first['loc'][0]!r}, got "
+                    f"{short(first['input'])}"
+                ) from None
             raise Refusal(f"{kind.__name__}: {_sentence(error)}") from None
 
     kind.__init__ = __init__  # type: ignore[misc]
@@ -120,12 +131,15 @@ def build(name: str, kind: type[Built], given: Mapping[str, Any], **fixed: Any) 
     if twice:
         raise Refusal(f"{name} must leave out {twice}, set elsewhere, got {short(given)}")
     if given and kind.__init__ is object.__init__:
-        raise Refusal(f"{name} must be none, as {kind.__name__} has none, got {short(given)}")
+        raise UnknownOption(f"{name} must be none, as {kind.__name__} has none, got {short(given)}")
     try:  # of a class of its own, too: `signature(kind)` may be that of its parent
         signature(kind.__init__).bind(None, **given, **fixed)  # type: ignore[misc]
     except TypeError as error:
-        raise Refusal(f"{name}: {kind.__name__} {error}, in {short(given)}") from None
-    return kind(**given, **fixed)
+        raise UnknownOption(f"{name}: {kind.__name__} {error}, in {short(given)}") from None
+    try:
+        return kind(**given, **fixed)
+    except UnknownOption as error:
+        raise UnknownOption(f"{name}: {error}") from None
 
 
 def check_array(

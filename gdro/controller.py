@@ -15,6 +15,7 @@ Axes: P prompts of a plan, K those of them that came back, R rollouts, D prompts
 import math
 import uuid
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import ArrayLike
 from gdro.advantages import preset_options
 from gdro.bins import PRESETS, DifficultyBins, make_bins
 from gdro.budget import as_whole, exact_rollouts
-from gdro.checks import LARGEST, MOST, Refusal, check, check_array, short
+from gdro.checks import LARGEST, MOST, Refusal, UnknownOption, check, check_array, short
 from gdro.method import Method, Prompts, Run
 from gdro.plans import Observed, Plan, check_rollouts, make_batch
 from gdro.record import record_row
@@ -52,6 +53,9 @@ class GDROController(Stateful):
         advantage_std, scale_rewards: of (3), see `gdro.advantages.group_advantages`; methods with
             advantages of their own, such as pivotal, do not use them.
         advantage_clip: bound on |A| of rollouts before weighting, in every method; None for none.
+        pass_rates: by uid, measured before this run; None or NaN where one is unknown. Bins,
+            plans and draws use them from the first batch, until rollouts say otherwise.
+        pass_rate_rollouts: how many rollouts each is worth as evidence.
         seed: an integer ≥ 0, from which all random numbers follow.
         **more: options of the method.
 
@@ -77,12 +81,18 @@ class GDROController(Stateful):
         advantage_std: str = "population",
         scale_rewards: str = "group",
         advantage_clip: float | None = None,
+        pass_rates: Mapping[Any, float | None] | None = None,
+        pass_rate_rollouts: int = 8,
         seed: int = 0,
         **more: object,
     ) -> None:
         check("preset", preset, Literal[tuple(PRESETS)])
         self.success_threshold = check("success_threshold", success_threshold)
-        self.method = make_method(method, preset, more)
+        try:
+            self.method = make_method(method, preset, more)
+        except UnknownOption as error:
+            own = signature(GDROController).parameters.keys() - {"method", "more"}
+            raise UnknownOption(f"{error}; the controller has {sorted(own)}") from None
         # of the class itself: an unregistered subclass must not go by its parent's name
         self.name = vars(type(self.method)).get("name") or type(self.method).__name__
         self.bins = make_bins(bins, preset)
@@ -99,12 +109,15 @@ class GDROController(Stateful):
             n_max=n_max,
             seed=seed,
             has_groups=self.bins.are_named,
+            bin_names=self.bins.names,
             advantage_std=advantage_std,  # type: ignore[arg-type]
             scale_rewards=scale_rewards,  # type: ignore[arg-type]
             advantage_clip=advantage_clip,
         )
         self.method.begin(self.run)
         self.bins.in_use = True
+        if pass_rates is not None:
+            self.bins.start_from(pass_rates, pass_rate_rollouts)
         self.step = 0
         self.planned = 0  # seeds each plan's random numbers
         self._open: dict[int, np.ndarray]  # of the plans in flight: rollouts with extensions, (P,)
@@ -332,6 +345,7 @@ class GDROController(Stateful):
             bins_P=self.bins.of_rows(by_uid.rows_P),
             successes_P=successes_P,
             failures_P=failures_P,
+            measured_P=self.bins.measured_D[by_uid.rows_P],
         )
 
     def _rng(self, *stream: int) -> np.random.Generator:

@@ -49,7 +49,7 @@ class FadingCounts(Stateful):
             setattr(self, name, resize(getattr(self, name), rows))
 
     def add(self, rows: np.ndarray, successes: np.ndarray, trials: np.ndarray) -> None:
-        """Record a visit to each of some distinct rows: successes and trials are (P,) integers."""
+        """Record a visit to each of some distinct rows: successes of trials, (P,) each."""
         self.successes_D[rows] = self.keep * self.successes_D[rows] + successes
         self.failures_D[rows] = self.keep * self.failures_D[rows] + (trials - successes)
 
@@ -92,8 +92,8 @@ class AnyOfK(FadingCounts):
         self.clock += 1
         # bins know no seed of a run; the calls so far are saved, so a resumed run draws the same
         rng = np.random.default_rng(self.clock)
-        # of this visit, not queued yet
-        correct = successes.copy()
+        # of this visit, not queued yet; a pass rate that was measured before may give fractions
+        correct = np.rint(successes).astype(np.int64)
         left = trials.copy()
         while left.any():
             take = np.minimum(self.k - self.queued_D[rows].astype(np.int64), left)

@@ -27,6 +27,7 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from pydantic import Field
 
 from gdro.advantages import group_advantages
@@ -51,6 +52,8 @@ class Run:
     """Seed of everything random."""
     has_groups: bool = False
     """Whether the bins are groups that the data name (`gdro.groups.StaticGroups`)."""
+    bin_names: list[str] = field(default_factory=list)
+    """Names of these groups, or the ranges of the bins."""
     advantage_std: Literal["population", "sample"] = "population"
     """σ of (3): "population" as printed, "sample" as TRL has it, which is `GDROTrainer`'s default.
     This and the next two are passed to `gdro.advantages.group_advantages`."""
@@ -97,6 +100,8 @@ class Prompts:
     """Correct rollouts so far, in counts that fade with the visits."""
     failures_P: np.ndarray
     """Wrong rollouts so far, likewise."""
+    measured_P: ArrayLike = False
+    """Whether these counts are only those of a pass rate that was measured before this run."""
     memo: dict[str, Any] = field(default_factory=dict)
     """The method's own: what `allocate` or `extend` puts here comes back with later batches of the
     same plan."""
@@ -123,15 +128,15 @@ class Prompts:
     def has_bin_P(self) -> np.ndarray:
         """Which prompts have a bin; in a batch, those too that this visit gave one.
 
-        `StaticGroups` give a prompt its bin before any visit; with the paper's `any_of_k` it takes
-        k rollouts, which may be several visits.
+        `StaticGroups` and measured pass rates give a prompt its bin before any visit; with the
+        paper's `any_of_k` it takes k rollouts, which may be several visits.
         """
         return self.bins_P >= 0
 
     @cached_property
     def visited_P(self) -> np.ndarray:
-        """Which prompts were sampled before."""
-        return self.successes_P + self.failures_P > 0
+        """Which prompts were sampled before, in this run."""
+        return (self.successes_P + self.failures_P > 0) & np.logical_not(self.measured_P)
 
 
 @dataclass(kw_only=True, eq=False)

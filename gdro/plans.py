@@ -145,6 +145,7 @@ def make_batch(
     rows_K = prompts.rows_P[places_K]
     # before this visit; other plans may have been observed since this one was made
     successes_K, failures_K = bins.beliefs.counts(rows_K)
+    measured_K = bins.measured_D[rows_K]
     planned_bins_K = prompts.bins_P[places_K]
     bins_K = planned_bins_K
     if is_visit:
@@ -159,6 +160,7 @@ def make_batch(
         bins_P=np.where(had_no_bin_K, bins_K, planned_bins_K),
         successes_P=successes_K,
         failures_P=failures_K,
+        measured_P=measured_K,
         memo=prompts.memo,
         rollouts_P=planned_P[positions_K],
         trials_P=trials_K,

@@ -70,23 +70,6 @@ def test_an_infeasible_budget_is_met_by_single_prompts_at_random():
     assert len(seen) > 1  # it moves with the seed
 
 
-def test_plans_can_be_observed_in_any_order():
-    one, two = GDROController("both"), GDROController("both")
-    for controller in (one, two):
-        give_record(controller, np.arange(30), np.repeat([0, 5, 10], 10))
-    batches = [np.arange(10), np.arange(10, 20), np.arange(20, 30)]
-    for controller, order in ((one, [0, 1, 2]), (two, [2, 0, 1])):
-        plans = [controller.plan(uids) for uids in batches]
-        for number in order:
-            back = come_back(plans[number], number, np.full(10, 0.5))
-            batch = controller.observe(plans[number], *back)
-            assert batch.row["step"] == order.index(number)
-            assert batch.advantages.shape == (40,)
-    # what is known of each prompt is the same; the adversaries' averages weigh the last batch most
-    np.testing.assert_equal(one.bins.state_dict(), two.bins.state_dict())
-    assert one.step == two.step == 3
-
-
 @pytest.mark.parametrize("method", ["grpo", "prompt", "rollout", "both"])
 def test_nothing_is_learned_from_what_is_missing(method):
     controller = GDROController(method, bins=SHARP)
@@ -371,3 +354,58 @@ def test_a_state_is_refused_where_a_mapping_of_options_differs():
     again.load_state_dict(state)
     with pytest.raises(ValueError, match="groups"):
         second.load_state_dict(state)
+
+
+UIDS = np.arange(8)
+MEASURED = {uid: [0.5, 0.0, None, 1.0][uid % 4] for uid in range(8)}
+
+
+def test_the_first_batch_follows_pass_rates_that_were_measured_before():
+    drawn = GDROController("lilo", pass_rates=MEASURED).draw(UIDS, 4)
+    assert sorted(drawn) == [0, 2, 4, 6]  # p = ½, or unknown, which is ½ too
+    controller = GDROController("knapsack", pass_rates=MEASURED, pass_rate_rollouts=16)
+    plan = controller.plan(UIDS)
+    assert plan.rollouts[[0, 4]].min() > plan.rollouts[[3, 7]].max() == 2
+    assert controller.bins.assign(UIDS).tolist() == [5, 0, -1, 9] * 2
+    row = controller.observe(plan, *come_back(plan, 0, np.full(8, 0.5))).row
+    assert row["unseen"] == 2
+    paper = GDROController("rollout", preset="paper", pass_rates=MEASURED, pass_rate_rollouts=8)
+    paper.plan(UIDS)
+    assert paper.bins.assign(UIDS).tolist() == [9, 0, -1, 9] * 2  # of pass@8
+
+
+def test_groups_of_the_data_take_measured_pass_rates_too():
+    bins = StaticGroups(UIDS, ["a", "b"] * 4)
+    controller = GDROController("knapsack", bins=bins, pass_rates=MEASURED)
+    assert controller.plan(UIDS).rollouts.tolist() == (
+        GDROController("knapsack", pass_rates=MEASURED).plan(UIDS).rollouts.tolist()
+    )
+    assert bins.assign(UIDS).tolist() == [0, 1] * 4
+
+
+def test_a_wrong_pass_rate_is_outvoted():
+    """Said to be .9 and never solved; each visit has half the evidence of the column."""
+    controller = GDROController("pivotal", pass_rates={0: 0.9}, pass_rate_rollouts=8)
+    rates, visited = [], []
+    for seed in range(8):
+        plan, _ = play(controller, seed, [0], [0.0])
+        rates.append(plan.prompts.rate_P[0])
+        visited.append(plan.prompts.visited_P[0])
+    assert visited == [False] + [True] * 7
+    assert rates[0] > 0.8
+    assert rates[2] == pytest.approx(0.45, abs=0.02)
+    assert rates[7] == pytest.approx(5.53 / 30.7, abs=0.01)
+    assert controller.bins.assign([0]) == 1
+
+
+def test_pass_rates_are_saved_and_prompts_that_join_later_have_theirs():
+    controller = GDROController("pivotal", pass_rates=MEASURED)
+    play(controller, 0, UIDS[:4], np.full(4, 0.5))
+    state = controller.state_dict()
+    for given in ({}, {"pass_rates": MEASURED | {8: 1.0}}):
+        again = GDROController("pivotal", **given)
+        again.load_state_dict(state)
+        np.testing.assert_equal(again.state_dict(), state)
+        plans = [c.plan([0, 1, 8]).prompts for c in (controller, again)]
+        assert plans[0].rate_P[:2].tolist() == plans[1].rate_P[:2].tolist()
+        assert plans[1].bins_P[2] == (9 if given else -1)

@@ -1,9 +1,7 @@
 """Wrong input to the controller: a sentence with argument and value, and nothing changes."""
 
 import numpy as np
-import pandas as pd
 import pytest
-import torch
 from helpers import state_of
 
 from gdro import GDROController, Method, Pivotal, StaticGroups, sample_in_rounds
@@ -43,25 +41,18 @@ def older_plan(controller):
 
 WRONG_UIDS = [
     ("abc", "'abc'"),
-    (b"abc", "b'abc'"),
-    ({1, 2}, "{1, 2}"),
-    ({1: 2}, "{1: 2}"),
+    ({1, 2}, "{1, 2}"),  # which has no order
     ((uid for uid in UIDS), "generator"),
-    (5, "5"),
-    (None, "None"),
     ([], "none"),
     ([2**70], "1180591620717411303424"),
-    (np.array([2**63], np.uint64), "9223372036854775808"),
     ([1.0, 2.0], "[1.0, 2.0]"),
     ([1, "a"], "'a'"),
     ([True], "True"),
     (np.ones((2, 2), int), "[[1, 1], [1, 1]]"),
     (["a", "b"], "'a'"),  # after integers
 ]
-WRONG_SIZES = [(9, "9"), ("4", "'4'"), (0, "0"), (2.5, "2.5")]
 WRONG_PLANS = [
     (lambda controller: None, "None"),
-    (lambda controller: 5, "5"),
     (others_plan, "number=0"),
     (older_plan, "number=0"),
     (observed_plan, "[3, 1, 2, 5]"),
@@ -70,24 +61,18 @@ WRONG_PLANS = [
 WRONG_RETURNS = [
     ((IDS, REWARDS[:3]), {}, ("rewards", "16", "3")),
     ((IDS[:3], REWARDS), {}, ("rewards", "3", "16")),
-    ((IDS, None), {}, ("rewards", "None")),
     ((IDS, REWARDS * np.nan), {}, ("rewards", "nan")),
-    ((IDS, ["a"] * 16), {}, ("rewards", "'a'")),
     ((IDS, REWARDS), {"correct": [1]}, ("correct", "16", "1")),
     ((IDS, REWARDS), {"correct": [0.4] * 16}, ("correct", "0.4")),
     ((IDS, REWARDS), {"losses": [1]}, ("losses", "16", "1")),
     (([], []), {}, ("group_ids", "(0,)")),
-    ((0, 1), {}, ("group_ids", "()")),
     ((IDS[:, None], REWARDS), {}, ("group_ids", "(16, 1)")),
-    ((np.full(16, 2**63, np.uint64), REWARDS), {}, ("group_ids", " 9223372036854775808")),
     ((np.ma.array(IDS, mask=IDS == 1), REWARDS), {}, ("group_ids", "mask")),
-    (([10**5000] * 16, REWARDS), {}, ("group_ids", "integers")),
     (([4], [1]), {}, ("group_ids", "4")),
     (([0] * 9, [1] * 9), {}, ("group_ids", "4", "9")),
 ]
 WRONG_STATES = [
     (lambda state: {}, ("state", "settings")),
-    (lambda state: None, ("state", "None")),
     (lambda state: state | {"bins": {}}, ("state", "DifficultyBins")),
     (lambda state: state | {"bins": drop(state["bins"], "uids")}, ("state", "uids")),
     (lambda state: state | {"settings": {}}, ("settings", "pivotal")),
@@ -102,13 +87,13 @@ def calls():
     """Every wrong call, with what its message must name."""
     for uids, value in WRONG_UIDS:
         yield lambda c, uids=uids: c.plan(uids), ("uids", value)
-        yield lambda c, uids=uids: c.draw(uids, 1), ("uids", value)
-    for size, value in WRONG_SIZES:
-        yield lambda c, size=size: c.draw(np.arange(8), size), ("size", value)
+    yield lambda c: c.draw("abc", 1), ("uids", "'abc'")
+    for size in (9, 0, 2.5):
+        yield lambda c, size=size: c.draw(np.arange(8), size), ("size", str(size))
     for make, value in WRONG_PLANS:
         yield make, lambda c, plan: c.observe(plan, IDS, REWARDS), ("plan", value)
-        yield make, lambda c, plan: c.extend(plan, IDS, REWARDS), ("plan", value)
-        yield make, lambda c, plan: c.cancel(plan), ("plan", value)
+    yield others_plan, lambda c, plan: c.extend(plan, IDS, REWARDS), ("plan", "number=0")
+    yield others_plan, lambda c, plan: c.cancel(plan), ("plan", "number=0")
     for returned, more, parts in WRONG_RETURNS:
         yield (
             lambda c: c.plan(UIDS),
@@ -146,9 +131,7 @@ def test_wrong_input_is_named_and_moves_nothing(case):
         (([1, 2], ["a"]), ("labels", "2", "1")),
         (([1, 2], ["a", None]), ("labels", "None")),
         (([1, 2], ["a", "b"], ["a"]), ("groups", "'b'")),
-        (([1, 2], ["a", "b"], "ab"), ("groups", "'ab'")),
         (([1, 2], ["a", "b"], {"a", "b"}), ("groups", "{")),  # which has no order
-        (([], []), ("uids", "none")),
     ],
 )
 def test_wrong_groups_are_named(arguments, parts):
@@ -189,11 +172,6 @@ class NeedsNoLosses(Method):
 class Draws(Method):
     def draws(self, pool, size, rng):
         return np.arange(size)
-
-
-class Helpful(Method):
-    def grows(self, array):  # beside `grow`, which is no hook
-        return array
 
 
 class Forgetful(Method):
@@ -245,14 +223,11 @@ def test_a_method_may_answer_in_numpy_and_have_options_beside_its_parents(monkey
 @pytest.mark.parametrize(
     ("answers", "hook"),
     [
-        ({"kept": {}}, "kept"),
         ({"kept": (1,)}, "kept"),
         ({"report": {"x": {1}}}, "report"),
         ({"report": [1]}, "report"),
-        ({"ready": None}, "ready"),
         ({"ready": "no"}, "ready"),
         ({"replay": 3}, "replay"),
-        ({"replay": ([0], None)}, "replay"),
         ({"replay": ([0], [np.nan])}, "replay"),
     ],
 )
@@ -266,31 +241,20 @@ def test_an_answer_of_a_method_that_means_nothing_is_refused(answers, hook):
         play()
 
 
-class Broken(Method):
-    """Its own code is wrong."""
-
-    def __init__(self):
-        len(5)
-
-
 def test_what_a_method_does_wrong_is_said_early(monkeypatch):
-    for kind in (Forgetful, Broken):  # other tests do not meet them
-        monkeypatch.setitem(METHODS, kind.__name__, kind)
+    monkeypatch.setitem(METHODS, "Forgetful", Forgetful)  # other tests do not meet it
     with pytest.raises(ValueError, match=r"Misspelt.*'alocate'.*'allocate'"):
         GDROController(Misspelt())
     with pytest.raises(ValueError, match=r"NeedsNoLosses.*'need_losses'.*'needs_losses'"):
         GDROController(NeedsNoLosses())
     with pytest.raises(ValueError, match=r"Draws.*'draws'.*'draw'"):
         GDROController(Draws())
-    GDROController(Helpful())
     for method, parts in (("Forgetful", {}), ("composed", {"draw": "Forgetful"})):
         with pytest.raises(ValueError, match=r"'Forgetful'.*start.*'x'"):
             GDROController(method, **parts)
     controller = GDROController(Overwriting())
     with pytest.raises(ValueError, match=r"report.*'share'"):
         controller.observe(controller.plan([1]), [0], [1])
-    with pytest.raises(TypeError, match="no len"):  # not taken for wrong arguments
-        GDROController("Broken")
     for parts in ({"draw": "pivotal_replay"}, {"advantages": "raft"}, {"weights": "dapo"}):
         [(role, name)] = parts.items()
         with pytest.raises(ValueError, match=f"{role}.*{name}"):
@@ -330,30 +294,15 @@ def test_rounds_leave_out_what_has_no_reward():
 
 
 @pytest.mark.parametrize(
-    "rewards",
-    [
-        ["1"] * 16,
-        [b"1"] * 16,
-        np.full(16, "2020", "M8[Y]"),
-        dict.fromkeys(range(16), 1.0),
-        (1.0 for _ in range(16)),
-        np.ma.array(REWARDS, mask=IDS == 1),
-        [pd.NA] * 16,
-        torch.ones(16, dtype=torch.bfloat16),
-        torch.ones(16, requires_grad=True),
-        [np.inf] * 16,
-        [10**400] * 16,
-        [10**5000] * 16,
-    ],
+    "rewards", [["1"] * 16, np.ma.array(REWARDS, mask=IDS == 1), [np.inf] * 16, [10**400] * 16]
 )
 def test_rewards_are_checked_in_rounds_as_they_are_when_observed(rewards):
     controller = GDROController("grpo", 4)
     plan = controller.plan(UIDS)
     with pytest.raises(ValueError, match="rewards"):
         controller.observe(plan, IDS, rewards)
-    for outcomes in (rewards, Outcomes(rewards, REWARDS)):
-        with pytest.raises(ValueError, match="rewards"):
-            sample_in_rounds(controller, plan, lambda ids, outcomes=outcomes: outcomes)
+    with pytest.raises(ValueError, match="rewards"):
+        sample_in_rounds(controller, plan, lambda ids: rewards)
 
 
 def test_a_budget_that_is_not_whole_and_options_beside_a_method_are_refused():
@@ -363,3 +312,23 @@ def test_a_budget_that_is_not_whole_and_options_beside_a_method_are_refused():
         GDROController(Pivotal(), k=3)
     with pytest.raises(ValueError, match="rates"):
         GDROController("oracle").draw([1, 2], 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({1: 37.5}, r"pass_rates.*37\.5"),
+        ({1: "half"}, "pass_rates.*half"),
+        ([0.5], r"pass_rates.*\[0\.5\]"),
+        ({1.5: 0.5}, r"pass_rates.*1\.5"),
+    ],
+)
+def test_a_pass_rate_that_is_none_is_refused(given, named):
+    with pytest.raises(ValueError, match=named):
+        GDROController("grpo", pass_rates=given)
+    with pytest.raises(ValueError, match=r"pass_rate_rollouts.*0"):
+        GDROController("grpo", pass_rates={1: 0.5}, pass_rate_rollouts=0)
+    with pytest.raises(ValueError, match=r"uids.*strings.*1"):  # as JSON makes them
+        GDROController("grpo", pass_rates={"1": 0.5}).plan([1])
+    with pytest.raises(ValueError, match=r"uids of pass_rates.*integers.*'1'"):
+        GDROController("grpo", pass_rates={"1": 0.5}, bins=StaticGroups([1], ["a"]))

@@ -120,6 +120,8 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, meth
         (lambda rows: rows.__delitem__(slice(5, None)), {}, "5 prompts"),
         (lambda rows: rows[1].update(family=None), {"group_column": "family"}, "group_column.* 1"),
         (lambda rows: None, {"group_column": "level"}, "'level'"),
+        (lambda rows: None, {"pass_rate_column": "level"}, "pass_rate_column.*'level'"),
+        (lambda rows: rows[0].update(rate=2.0), {"pass_rate_column": "rate"}, "pass_rates.* 2"),
         (lambda rows: None, {"uid_column": None}, "uid_column"),
         (lambda rows: None, {"trim_batches": "no"}, "trim_batches"),
     ],
@@ -166,6 +168,19 @@ def test_a_sampling_seed_is_refused_where_rows_are_sampled_one_by_one(method, vl
     expected = pytest.raises(ValueError, match="seed 1") if refused else nullcontext()
     with expected:
         check_training(args, make_controller(args))
+
+
+def test_the_first_step_follows_a_column_of_pass_rates(base, tmp_path):
+    """Rows may lack it; a resumed run need not have it."""
+    rows = [dict(row) for row in tiny_run.make_task().train]
+    for place, row in enumerate(rows):
+        row["rate"] = [0.5, 0.0, None][place % 3]
+    args = {"gdro_method": "vip", "pass_rate_column": "rate", "pass_rate_rollouts": 16}
+    trainer = make(base, tmp_path, rows, **args)
+    uids = np.array([row["uid"] for row in rows])
+    rollouts = trainer.controller.plan(uids[:9]).rollouts
+    assert rollouts[[0, 3, 6]].min() > rollouts[[1, 4, 7]].max()
+    assert trainer.controller.bins.assign(uids[:3]).tolist() == [5, 0, -1]
 
 
 def test_groups_of_a_column_of_integers_can_be_ordered(base, tmp_path):

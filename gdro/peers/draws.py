@@ -5,10 +5,12 @@ prompt i in a draw without replacement.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from gdro.budget import exact_rollouts
 from gdro.checks import (
     Count,
     Positive,
@@ -174,22 +176,77 @@ class Oracle(Method):
 class FamilyEven(Method):
     """Families drawn evenly, as by a curriculum that knows which prompts need which skill.
 
-    A batch has equally many of each family, as far as possible, at random within a family.
+    A batch has equally many of each family, as far as possible, at random within a family. With
+    `shares` it has these instead, in whole prompts by largest remainder: what a family lacks in one
+    batch is owed to it in the next, so that it is never off by a whole prompt. Prompts of a family
+    smaller than its part of the batch come again.
     """
 
     groups: Mapping[Any, Any] | None = None
     """From uid to family; by default the bins are the families, which `StaticGroups` names."""
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    """Share of each of F families in a batch, by name, such as {"hard": 0.5, "easy": 0.5}; by
+    default all are equal."""
+
+    @property
+    def state(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("owed_F",) if self.shares else ()
+
+    def __post_init__(self) -> None:
+        if self.shares and abs(sum(self.shares.values()) - 1) > 1e-9:
+            raise ValueError(f"shares must sum to 1, got {dict(self.shares)}")
+        self.shares = dict(sorted(self.shares.items()))  # so is `owed_F`, also of a resumed run
+
+    def start(self, run: Run) -> None:
+        self.owed_F = np.zeros(len(self.shares))  # prompts, over all batches so far
+        if self.shares and self.groups is None and not run.has_groups:
+            raise ValueError(
+                "shares are of named families: give groups, or StaticGroups for bins (in TRL a "
+                f"group_column), got {dict(self.shares)}"
+            )
+
+    def families(self, prompts: Prompts) -> list[Any]:
+        """Name of each prompt's family; its bin where nothing names them, −1 if it has none."""
+        if self.groups is None:
+            names = self.run.bin_names
+            return [names[b] if self.run.has_groups else b for b in prompts.bins_P.tolist()]
+        uids = prompts.uids_P.tolist()
+        missing = next((uid for uid in uids if uid not in self.groups), None)
+        if missing is not None:
+            raise ValueError(f"groups must hold every uid, got none for {missing!r}")
+        return [str(self.groups[uid]) for uid in uids]
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        names: Any = pool.bins_P  # −1, not seen yet, is a family too
-        if self.groups is not None:
-            uids = pool.uids_P.tolist()
-            missing = next((uid for uid in uids if uid not in self.groups), None)
-            if missing is not None:
-                raise ValueError(f"groups must hold every uid, got none for {missing!r}")
-            names = [str(self.groups[uid]) for uid in uids]
-        _, family_D = np.unique(names, return_inverse=True)
+        if self.shares:
+            return self._draw_shares(pool, size, rng)
+        _, family_D = np.unique(self.families(pool), return_inverse=True)
         shuffled = np.lexsort((rng.random(len(pool)), family_D))  # by family, at random within
         starts = np.bincount(family_D).cumsum() - np.bincount(family_D)
         turn_D = (shuffled.argsort() - starts[family_D]).astype(float)
         return highest(-turn_D, size, rng)  # all firsts of the families, then all seconds, …
+
+    def _draw_shares(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        names = self.families(pool)
+        if set(names) != self.shares.keys():
+            present = sorted(set(names))
+            raise ValueError(
+                f"shares must name the families of the data, {present}, got {sorted(self.shares)}"
+            )
+        wanted_F = np.maximum(self._part_of(size) + self.owed_F, 0)
+        counts_F = exact_rollouts(wanted_F, size, 0, size, rng)
+        drawn = []
+        for name, count in zip(self.shares, counts_F, strict=True):
+            members = np.flatnonzero(np.equal(names, name))
+            if count:
+                drawn.append(members[highest(np.zeros(len(members)), count, rng)])
+        return rng.permutation(np.concatenate(drawn))
+
+    def update(self, batch: Batch) -> None:
+        if self.shares:
+            names = self.families(batch)
+            counts_F = np.array([names.count(name) for name in self.shares])
+            self.owed_F = self.owed_F + self._part_of(len(batch)) - counts_F
+
+    def _part_of(self, prompts: int) -> np.ndarray:
+        """What each family's share of so many prompts is, (F,), before rounding."""
+        return prompts * np.array(list(self.shares.values()))

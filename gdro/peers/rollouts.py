@@ -66,8 +66,10 @@ class Knapsack(Method):
         low = self.run.n_min
         high = self.run.n_max
         # not `has_bin_P`: groups give prompts a bin before any visit
-        seen_P = prompts.visited_P
+        trials_P = prompts.successes_P + prompts.failures_P
+        seen_P = trials_P > 0
         p_P = self.grow(self.share_D, prompts.rows_P)[prompts.rows_P]
+        p_P = np.where(prompts.visited_P, p_P, prompts.successes_P / np.maximum(trials_P, 1))
         mixed_P = seen_P & (p_P > 0) & (p_P < 1)
         unsolved_P = seen_P & (p_P == 0)
         rollouts_P = np.where(seen_P, low, max(low, int(self.run.mean_rollouts)))

@@ -158,6 +158,9 @@ class DAPO(Method):
     Batches are generated until `groups` others were collected, then one optimizer step is taken on
     all of them. Rollouts of discarded groups are `discarded` in the record. Compare by rollouts.
 
+    With `max_batches=1` nothing is sampled again: groups that teach nothing are left out, and
+    `denominator` says whether they count in the loss.
+
     Clip-higher is the trainer's: `epsilon_high` in TRL. Left out: cutting a surplus in the loop,
     which trains on it (in TRL what exceeds the batch is left out), the penalty for length, and the
     mean over kept tokens alone: where a trainer divides by all tokens, a step is smaller by the
@@ -168,8 +171,22 @@ class DAPO(Method):
     """Groups with both outcomes that a step needs; by default the prompts of a batch."""
     max_batches: Annotated[Count, Field(le=100)] = 10
     """The most batches generated for one step, which is then taken with whatever came."""
+    denominator: Literal["all", "kept"] = "all"
+    """With `max_batches=1`, over what the loss is a mean: "all" rollouts as in GRPO, so that a
+    batch with few groups that teach makes a small step, or those "kept", whose advantages are
+    multiplied by all / kept. Rollouts are counted here, and not their tokens."""
 
     state = ("collected", "batches")
+
+    def __post_init__(self) -> None:
+        if self.denominator == "kept" and self.max_batches > 1:
+            raise ValueError(
+                f"denominator must be 'all' unless max_batches is 1, got {self.max_batches}"
+            )
+
+    @property
+    def waits(self) -> bool:
+        return self.max_batches > 1
 
     def start(self, run: Run) -> None:
         # since the last optimizer step
@@ -182,6 +199,13 @@ class DAPO(Method):
         self.discarded = int(batch.trials_P[~teaches_P].sum())
         self.collected += int(np.count_nonzero(teaches_P))
         self.batches += 1
+
+    def weights(self, batch: Batch) -> np.ndarray:
+        teaches_P = batch.sums(np.abs(batch.group_advantages_R)) > 0
+        kept = batch.trials_P[teaches_P].sum()
+        if self.denominator == "all" or not kept:
+            return np.ones(len(batch))
+        return np.full(len(batch), batch.trials_P.sum() / kept)
 
     def report(self) -> dict[str, Any]:
         return {"discarded": self.discarded}

@@ -28,6 +28,7 @@ KINDS: dict[str, Any] = {  # types of the options that nothing else checks
     "success_reward": Name | None,
     "uid_column": Name,
     "group_column": Name | None,
+    "pass_rate_column": Name | None,
     "trim_batches": bool | None,
     "log_bins": bool,
 }
@@ -39,6 +40,8 @@ READ_ONCE = (
     "success_reward",
     "uid_column",
     "group_column",
+    "pass_rate_column",
+    "pass_rate_rollouts",
     "advantage_std",
     "advantage_clip",
 )
@@ -80,6 +83,11 @@ class GDROConfig(GRPOConfig):
     group_column: str | None = None
     """Column whose values are the groups in place of difficulty bins. Counts then fade as with
     these, by the k and history of the preset."""
+    pass_rate_column: str | None = None
+    """Column with the pass rate of each prompt, in [0, 1], that was measured before; rows may lack
+    it. Bins, draws and rollouts use it from the first step."""
+    pass_rate_rollouts: int = 8
+    """How many rollouts each of these pass rates is worth as evidence."""
     advantage_std: str | None = None
     """Deviation that advantages are divided by: "sample" divides squares by n − 1 as TRL does
     (default); "population" by n as (3) is printed (default of preset "paper")."""
@@ -168,8 +176,13 @@ def make_controller(
     chosen |= options_of(args)
     if chosen["advantage_clip"] == math.inf:
         chosen["advantage_clip"] = None
+    uids = [] if uids_D is None else uids_D.tolist()  # a stream has none, and is refused below
     if args.group_column is not None:
-        chosen["bins"] = groups_of_column(args, dataset, uids_D, chosen.get("bins", {}))
+        chosen["bins"] = groups_of_column(args, dataset, uids, chosen.get("bins", {}))
+    if args.pass_rate_column is not None:
+        _, rates = read_column("pass_rate_column", args.pass_rate_column, dataset)
+        chosen["pass_rates"] = dict(zip(uids, rates, strict=True))
+        chosen["pass_rate_rollouts"] = args.pass_rate_rollouts
     return build(
         "gdro_options",
         GDROController,
@@ -180,21 +193,26 @@ def make_controller(
     )
 
 
+def read_column(
+    option: str, column: str, dataset: datasets.Dataset | datasets.IterableDataset | None
+) -> tuple[object, list[Any]]:
+    """Type and values of the column that an option names, as they are stored; else ValueError."""
+    if not isinstance(dataset, datasets.Dataset):
+        raise ValueError(f"{option} needs a datasets.Dataset, got {type(dataset).__name__}")
+    if column not in dataset.column_names:
+        raise ValueError(f"{option} must be one of {dataset.column_names}, got {column!r}")
+    stored = dataset.with_format(None)
+    return stored.features[column], list(stored[column])
+
+
 def groups_of_column(
     args: GDROConfig,
     dataset: datasets.Dataset | datasets.IterableDataset | None,
-    uids_D: np.ndarray | None,
+    uids: list,
     given: Mapping[str, Any],
 ) -> StaticGroups:
     """The groups that the column `args.group_column` names, with further options of the bins."""
-    if not isinstance(dataset, datasets.Dataset) or uids_D is None:
-        raise ValueError(f"group_column needs a datasets.Dataset, got {type(dataset).__name__}")
-    column = str(args.group_column)
-    if column not in dataset.column_names:
-        raise ValueError(f"group_column must be one of {dataset.column_names}, got {column!r}")
-    stored = dataset.with_format(None)
-    kind = stored.features[column]
-    values = list(stored[column])
+    kind, values = read_column("group_column", str(args.group_column), dataset)
     if None in values:
         row = values.index(None)
         raise ValueError(f"group_column must have a value in each row, got none in row {row}")
@@ -205,7 +223,7 @@ def groups_of_column(
         # labels are strings, so names are too
         given = {**given, "groups": [str(name) for name in given["groups"]]}
     name = "gdro_options['bins'] with group_column"
-    return make_groups(name, given, args.gdro_preset, uids_D.tolist(), labels)
+    return make_groups(name, given, args.gdro_preset, uids, labels)
 
 
 def check_all(

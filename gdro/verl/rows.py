@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from gdro.checks import Refusal
 from gdro.uids import as_uids, hash_of, numbered
 
 
@@ -19,6 +20,17 @@ def uids_of(rows: Iterable[Mapping[str, Any]]) -> np.ndarray:
     if None not in index_D and len(set(index_D)) == len(index_D):
         return as_uids(index_D, "extra_info.index of data.train_files")
     return as_uids(numbered(map(hash_of, rows)))
+
+
+def pass_rates_of(
+    rows: Sequence[Mapping[str, Any]], uids_D: np.ndarray, column: str
+) -> dict[Any, float | None]:
+    """Pass rates by uid, of a column or of an entry of `extra_info`; Refusal where none has it."""
+    others = [row.get("extra_info") or {} for row in rows]
+    rates = [row.get(column, other.get(column)) for row, other in zip(rows, others, strict=True)]
+    if all(rate is None for rate in rates):
+        raise Refusal(f"gdro.pass_rate_column must be one of {sorted(rows[0])}, got {column!r}")
+    return dict(zip(uids_D.tolist(), rates, strict=True))
 
 
 def places_of(

@@ -25,7 +25,7 @@ from gdro.plans import Plan
 from gdro.record import numbers_of
 from gdro.uids import check_prompts, prompt_hash
 from gdro.verl.config import controller_of, scale_of
-from gdro.verl.rows import places_of, uids_of
+from gdro.verl.rows import pass_rates_of, places_of, uids_of
 
 logger = logging.getLogger(__name__)
 UID = "gdro_uid"  # the column of the training data that says which prompt a row is
@@ -61,6 +61,10 @@ class GDROTrainerSync(PPOTrainerSync):
         rows = data.to_list()
         self.uids_D = uids_of(rows)
         self.hashes_D = np.array([prompt_hash(row[self.train_dataset.prompt_key]) for row in rows])
+        own = self.config.gdro
+        if own.get("pass_rate_column"):
+            rates = pass_rates_of(rows, self.uids_D, own.pass_rate_column)
+            self.controller.bins.start_from(rates, own.get("pass_rate_rollouts", 8))
         # workers of the loader have not started yet
         self.train_dataset.dataframe = data.add_column(UID, self.uids_D.tolist())
 

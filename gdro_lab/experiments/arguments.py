@@ -56,9 +56,10 @@ def training_arguments(
     options = defaults | chosen | fixed | changes
     args = HfArgumentParser(GDROConfig).parse_dict(options)[0]  # type: ignore[arg-type]
     args._n_gpu = min(args.n_gpu, 1)  # as transformers does where one process has one GPU
-    # the data with this column is not read yet; bins change nothing checked here
+    # the data with these columns is not read yet; bins change nothing checked here
     plain = copy(args)
     plain.group_column = None
+    plain.pass_rate_column = None
     check_training(args, make_controller(plain))
     return args
 

@@ -86,22 +86,3 @@ def test_groups_are_those_named_never_change_and_resume():
     assert grown.pass_at_k([20]) == groups.pass_at_k([20])
     with pytest.raises(ValueError, match="settings"):
         StaticGroups([30, 10, 20], ["b", "c", "b"]).load_state_dict(groups.state_dict())
-
-
-def test_the_papers_estimator_goes_on_from_its_state_with_the_same_outcomes():
-    def fresh():
-        return DifficultyBins(k=4, history=5, estimator="any_of_k")
-
-    uids = np.arange(50)
-    trials = np.full(50, 3)
-    visits = np.random.default_rng(0).binomial(3, 0.5, (20, 50))
-    whole, part = fresh(), fresh()
-    for hits in visits[:7]:
-        whole.update(uids, hits, trials)
-        part.update(uids, hits, trials)
-    resumed = fresh()
-    resumed.load_state_dict(part.state_dict())
-    for hits in visits[7:]:
-        whole.update(uids, hits, trials)
-        resumed.update(uids, hits, trials)
-    np.testing.assert_equal(resumed.state_dict(), whole.state_dict())

@@ -1,14 +1,14 @@
 """The methods of others, in gdro/peers and examples/peers.py: a case by hand for each."""
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
-from helpers import batch_of, first_drawn, method_of, own_methods, prompts_of, visit
+from helpers import batch_of, first_drawn, method_of, prompts_of, visit
 from scipy.stats import beta
 
-from gdro import GDROController, StaticGroups, find_method
+from gdro import GDROController, StaticGroups
 
 PILOT = {"pilot": 4, "mean_rollouts": 5}
 MEDIUM = PILOT | {"low": 0.3, "high": 0.6}
@@ -86,6 +86,46 @@ def test_families_are_drawn_evenly_whatever_their_sizes(named):
         drawn = controller.draw(uids, size)
         assert [[families[d] for d in drawn].count(family) for family in "abc"] == counts
         assert len(set(drawn)) == size
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_shares_of_families_are_exact_over_batches(named):
+    """3.5, 2.625 and .875 of seven prompts; "c" has one prompt, which comes again."""
+    families = ["a"] * 40 + ["b"] * 10 + ["c"]
+    uids = np.arange(len(families))
+    given = {"groups": dict(zip(uids.tolist(), families, strict=True))} if named else {}
+    shares = {"c": 0.125, "a": 0.5, "b": 0.375}
+
+    def make():
+        bins = None if named else StaticGroups(uids, families)
+        return GDROController("family_even", bins=bins, shares=shares, **given)
+
+    controller, counts = make(), np.zeros(3)
+    for step in range(1, 17):
+        drawn = controller.draw(uids, 7)
+        counts += [[families[d] for d in drawn].count(family) for family in "abc"]
+        assert (np.abs(counts - 7 * step * np.array([0.5, 0.375, 0.125])) < 1).all()
+        visit(controller, uids[drawn], [1] * 7)
+        if step == 5:
+            state = controller.state_dict()
+            shares = dict(reversed(shares.items()))
+            controller = make()
+            controller.load_state_dict(state)
+    assert counts.tolist() == [56, 42, 14]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"shares": {"a": 0.5, "b": 0.4}}, "shares.*sum to 1"),
+        ({"shares": {"a": 0.5, "d": 0.5}}, r"shares.*\['a', 'b'\].*'d'"),
+        ({"bins": None, "shares": {"a": 0.5, "b": 0.5}}, "shares.*groups"),
+    ],
+)
+def test_shares_that_do_not_fit_the_families_are_refused(changes, named):
+    bins = StaticGroups([1, 2], ["a", "b"])
+    with pytest.raises(ValueError, match=named):
+        GDROController("family_even", **{"bins": bins} | changes).draw([1, 2], 1)
 
 
 @pytest.mark.parametrize(
@@ -246,18 +286,22 @@ def test_dapo_waits_for_groups_with_both_outcomes():
     assert steps(patient, both)
 
 
-@pytest.mark.parametrize("name", own_methods())
-def test_every_hyperparameter_is_an_option(name):
-    """No number of a method is out of a user's reach, but what controller or buffer takes."""
-    kind = find_method(name)
-    options = {one.name for one in fields(kind)} if is_dataclass(kind) else set()
-    numbers = {
-        attribute
-        for parent in kind.__mro__
-        for attribute, value in vars(parent).items()
-        if isinstance(value, int | float | tuple) and not attribute.startswith("_")
-    }
-    assert numbers - options <= {"n_min", "kept_texts", "state"}
+def test_dapo_without_sampling_again_says_what_the_loss_is_a_mean_of():
+    """Of 8 rollouts, 4 are of a group that teaches."""
+    told = {}
+    for denominator in ("all", "kept"):
+        controller = GDROController("dapo", max_batches=1, denominator=denominator)
+        assert not controller.method.waits
+        plan = controller.plan([1, 2])
+        observed = controller.observe(plan, [0] * 4 + [1] * 4, [1, 0, 0, 0] + [1] * 4)
+        assert observed.ready
+        told[denominator] = observed.advantages
+    grpo = GDROController("grpo")
+    same = grpo.observe(grpo.plan([1, 2]), [0] * 4 + [1] * 4, [1, 0, 0, 0] + [1] * 4)
+    assert told["all"].tolist() == same.advantages.tolist()
+    assert told["kept"].tolist() == (2 * told["all"]).tolist()
+    with pytest.raises(ValueError, match="denominator"):
+        GDROController("dapo", denominator="kept")
 
 
 def test_mopps_looks_at_its_candidates_alone():

@@ -90,14 +90,3 @@ def test_both_games_ask_for_losses_where_either_does():
 def test_one_rollout_has_no_spread():
     with pytest.raises(ValueError, match="mean_rollouts"):
         GDROController("prompt", mean_rollouts=1, signal="spread")
-
-
-def test_averaging_by_prompt_makes_prompts_equal_however_many_rollouts_came_back():
-    """4.5 rollouts on average are 4 and 5; both prompts are in the hardest bin."""
-    controller = GDROController("prompt", 4.5, averaging="prompt", seed=0)
-    plan = controller.plan([1, 2])
-    assert sorted(plan.rollouts) == [4, 5]
-    groups = np.repeat([0, 1], plan.rollouts)
-    observed = controller.observe(plan, groups, np.zeros(9))
-    first, second = observed.weights * plan.rollouts
-    assert first == pytest.approx(second)

@@ -31,6 +31,7 @@ def row(number):
         "prompt": [{"role": "user", "content": f"{number} + {number % 5}?"}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": str(number + number % 5)},
+        "pass_rate": [0.5, 0.0, None][number % 3],
         "extra_info": {"index": number, "split": "train"},
     }
 

@@ -141,7 +141,7 @@ def killed(folder):
     The rows have no index, so a uid is a hash of the row.
     """
     run = folder / "rollout"
-    options = ["gdro.method=rollout_prompts"]
+    options = ["gdro.method=rollout_prompts", "gdro.pass_rate_column=pass_rate"]
     options += ["trainer.save_freq=4", "trainer.total_training_steps=6"]
     with verl(folder, "rollout", *options, workers=2, data="plain") as process:
         while len(notes(run)) < 5 and process.poll() is None:
@@ -174,6 +174,7 @@ def test_a_killed_run_goes_on_with_the_state_and_the_plan_of_its_checkpoint(fold
     assert [plan["number"] for plan in after] == [4, 5]
     assert after[0] == before[4]  # prompts and rollouts of the step that was lost
     assert len(set(after[0]["rollouts"])) > 1  # in the second epoch, by what was learned
+    assert len(set(before[0]["rollouts"])) > 1  # in the first, by the column of pass rates
 
 
 @pytest.fixture(scope="module")
@@ -197,10 +198,18 @@ def test_what_verl_cannot_give_is_refused(in_process):
         assert named in message
 
 
-def test_it_is_refused_in_one_sentence_before_ray(folder):
-    with verl(folder, "refused", "gdro.method=dapo") as process:
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["gdro.method=dapo"], "several generations"),
+        (["gdro.method=grpo", "data.train_batch_size=64"], "data.train_batch_size"),
+    ],
+)
+def test_it_is_refused_in_one_sentence_before_ray(folder, options, named):
+    run = f"refused-{len(options)}"
+    with verl(folder, run, *options) as process:
         assert process.wait(PATIENCE) == 1
-    log = (folder / "refused" / "log.txt").read_text()
-    assert "several generations" in log.splitlines()[-1]
+    log = (folder / run / "log.txt").read_text()
+    assert named in log.splitlines()[-1]
     assert "Traceback" not in log
     assert "Ray" not in log
