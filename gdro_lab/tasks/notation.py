@@ -5,7 +5,7 @@ Texts are in LaTeX, as `standard` makes them.
 
 import re
 
-from gdro_lab.tasks.numerals import FUNCTION, clean, in_latex
+from gdro_lab.tasks.numerals import FUNCTION, SPACING, clean, in_latex
 from gdro_lab.tasks.quantities import MARKED, TEXT
 
 BOLD = re.compile(r"\*\*([^*]+)\*\*")
@@ -26,7 +26,6 @@ REPLACED = {
     "∅": r"\emptyset",
 }
 THOUSANDS = re.compile(r"^[-+]?\d{1,3}(?:,\d{3})+(?=\s*(?:\\(?:pi|sqrt|frac)|[A-Za-z]))")
-SPACE = re.compile(r"(?<!\\)\\[ ;:](?!\d{3}(?!\d))")  # but for one between thousands
 STYLED = re.compile(r"\\(?:text(?:bf|it|rm|sf|normal)?|mbox|math(?:rm|bf|it|sf))\s*\{([^{}]*)\}")
 # without braces: \frac\pi2, \sqrt[3]4
 FIRST_ARGUMENT = re.compile(r"(\\(?:[dtc]?frac|binom|sqrt(?:\[[^][]*\])?)(?![A-Za-z]))\s*(\\pi|\w)")
@@ -66,7 +65,7 @@ def standard(text: str) -> str:
         text = DOLLAR.sub(" ", text).strip()
     text = FIRST_ARGUMENT.sub(r"\1{\2}", text)
     text = SECOND_ARGUMENT.sub(r"\1{\2}", text)
-    text = SPACE.sub(" ", OVER.sub(r"\\frac{\1}{\2}", SIZES.sub("", text))).strip()
+    text = re.sub(SPACING, " ", OVER.sub(r"\\frac{\1}{\2}", SIZES.sub("", text))).strip()
     if match := STYLED.fullmatch(text):
         text = match[1].strip()
     for old, new in REPLACED.items():

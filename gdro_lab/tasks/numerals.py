@@ -34,8 +34,7 @@ SIGNS = {
     "⟩": ")",
     "′": "'",
     "\u00a0": " ",
-    "\u2009": r"\,",
-    "\u202f": r"\,",
+    **dict.fromkeys("\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f", r"\,"),
 }
 SIGNS |= {
     sign: re.sub(r"(\d)\u2044(\d)", r" \\frac{\1}{\2} ", unicodedata.normalize("NFKC", sign))
@@ -48,12 +47,16 @@ RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
 ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+|[A-Za-z]|\\pi))")
 
+# a space that separates thousands stands between a digit and exactly three digits; others are none
+SPACING = (
+    r"(?<!\\)\\[,;: ](?!(?<=\d\\.)\d{3}(?!\d))|~(?!(?<=\d~)\d{3}(?!\d))"
+)
 # what changes the look of a text and not what it says
 STYLE = re.compile(
-    r"\\(?:text)?color\s*\{[^{}]*\}"
+    rf"{SPACING}|\\(?:text)?color(?:box)?\s*\{{[^{{}}]*\}}"
     r"|\\(?:text|mbox|emph|bm|boldsymbol|underline|displaystyle|textstyle|left|right|bf|rm|large"
     r"|[bB]igg?[lrm]?|f?boxed|math(?:rm|bf|it|sf|bb)|text(?:bf|it|rm|sf|normal))(?![A-Za-z])"
-    r"|\\[!()\[\]]|\\?\$|\\q?quad(?![A-Za-z])|(?:(?<!\\)\\[,;: ]|~)(?!\d)"
+    r"|\\[!()\[\]]|\\?\$|\\q?quad(?![A-Za-z])"
 )
 GROUP = re.compile(r"(?<![\^_A-Za-z}\]])\{([^{},]*)\}(?!\{)")  # braces that are not arguments
 # only of numbers: without brackets (x+1)/2 would become x+1/2
