@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from latex2sympy2_extended.math_normalization import units_regex_pattern
 from sympy.physics import units
 
-from gdro_lab.tasks.numerals import LONGEST, NUMBER_WORD, Number, clean, number_of
+from gdro_lab.tasks.numerals import (
+    CELSIUS,
+    LONGEST,
+    NUMBER_WORD,
+    POWER_OF_UNIT,
+    Number,
+    clean,
+    in_latex,
+    number_of,
+    plain_number,
+)
 
 TEXT = r"\\(?:text(?:rm|bf|it|normal)?|mbox|mathrm)\s*"
 MARKED = re.compile(rf"{TEXT}\{{([^{{}}]*)\}}")
@@ -31,7 +41,7 @@ UNIT = re.compile(
 )
 SPELLINGS = {"mph": "mile/hour", "kmph": "kilometer/hour", "usd": "dollar", "in": "inch"}
 SPELLINGS |= {"lbs": "pound", "hr": "hour", "hrs": "hour", "min": "minute", "sec": "second"}
-NO_NOUN = rf"{NUMBER_WORD}|and|or|not|more|less|times|mod|squared|cubed|factorial|prime"
+NO_NOUN = rf"{NUMBER_WORD}|and|or|not|more|less|times|mod|prime"
 POWERS = ((r"\b(?:square|sq)\s+([A-Za-z]+)", r"\1^2"), (r"\bcubic\s+([A-Za-z]+)", r"\1^3"))
 
 
@@ -90,6 +100,16 @@ def quantity_of(text: str) -> Quantity:
         shortest = min(map(len, re.findall(r"[A-Za-z]+", match[2])))
         return Quantity(match[1], _spelled(match[2]), shortest < 3)
     return Quantity(text)
+
+
+def only_number(text: str) -> str | None:
+    """The number that a text is, perhaps with a unit that is known: 5 cm, 1/2, 5%, $3, ½."""
+    text = POWER_OF_UNIT.sub(r"\1", in_latex(text.strip("*`\" ")))
+    quantity = quantity_of(CELSIUS.sub("", text))
+    if quantity.number is None or quantity.unit.startswith("base"):
+        return None
+    bare = clean(quantity.text).strip("()")
+    return (plain_number(bare) or bare) + "%" * (quantity.unit == "%")
 
 
 def _is_unit(text: str) -> bool:
