@@ -208,7 +208,6 @@ def load(tmp_path):
         defaults = {
             "train": rows if isinstance(rows, str) else write("own", rows),
             "evaluate": [{"source": other, "columns": {}, "answer": "whole"}],
-            "deduplicate": False,
         }
         choice = MathChoice(kind="math", **(defaults | fields))
         return load_split(choice, tokenizer, held_out=False)

@@ -13,17 +13,19 @@ from gdro_lab.tasks.numerals import STYLE, TAIL, is_side, last_number, plain_num
 Style = Literal["chat", "text"]
 """Whether a prompt is a message of a chat, or the plain text."""
 
-Reader = Literal["boxed", "hash", "last_number", "whole", "tags"]
-"""Where a text has its answer: in its last `\\boxed{…}`, behind its last `####` up to the end
-of the line, as its last number, as the whole text, or in its last `<answer>…</answer>`."""
+Reader = Literal["boxed", "hash", "answer_line", "last_number", "whole", "tags"]
+"""Where a text has its answer: in its last `\\boxed{…}`, behind its last `####` or `Answer:` up to
+the end of the line, as its last number, as the whole text, or in its last `<answer>…</answer>`."""
 
-KeyReader = Literal["boxed", "hash", "last_number", "whole", "tags", "number"]
+KeyReader = Literal["boxed", "hash", "answer_line", "last_number", "whole", "tags", "number"]
 """Where a column has the answer key. "number" is a column that must hold a number, perhaps with a
 unit, such as `9 (apples)`."""
 
 REQUESTS: dict[Reader, str] = {
     "boxed": "{problem}\n\nPlease reason step by step, and put {answer} within \\boxed{}.",
     "hash": "{problem}\n\nPlease reason step by step, and write {answer} after ####.",
+    "answer_line": "{problem}\n\nPlease reason step by step, and end with a line of the form "
+    "Answer: X, where X is {answer}.",
     "last_number": "{problem}\n\nPlease reason step by step, and end with {answer}.",
     "whole": "{problem}\n\nPlease reply with {answer} alone.",
     "tags": "{problem}\n\nPlease reason step by step, and put {answer} within <answer></answer>.",
@@ -35,11 +37,24 @@ FINAL_ANSWER = "your final answer"
 FORMS: dict[Reader, str] = {
     "boxed": "\\boxed{ANSWER}",
     "hash": "#### ANSWER",
+    "answer_line": "Answer: ANSWER",
     "last_number": "ANSWER",
     "whole": "ANSWER",
     "tags": "<answer>ANSWER</answer>",
 }
 """How an answer is written so that a reader finds it."""
+
+SIGNS = {
+    "hash": re.compile("####"),
+    "answer_line": re.compile(r"\banswer\b\W{0,3}[:：]", re.IGNORECASE),
+}
+MARKERS: dict[Reader, str] = {
+    "boxed": "boxed",
+    "hash": "####",
+    "answer_line": "answer:",
+    "tags": "<answer>",
+}
+"""What a prompt says, in any case, that asks for the form that a reader finds."""
 
 # an escaped brace is the sign of a set and groups nothing
 BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
@@ -78,10 +93,10 @@ def read_answer(text: str, reader: Reader | KeyReader) -> str | None:
     text = text.strip()
     if reader == "boxed":
         return last_boxed(text)
-    if reader == "hash":
-        _, sign, behind = text.rpartition("####")
-        first_line = behind.strip().partition("\n")[0].strip()
-        return opened(first_line) or None if sign else None
+    if sign := SIGNS.get(reader):
+        *before, behind = sign.split(text)
+        first_line = behind.strip(" *\n").partition("\n")[0].strip(" *")
+        return opened(first_line) or None if before else None
     if reader == "last_number":
         number = last_number(text)
         return number and number.removesuffix("%")
@@ -117,8 +132,10 @@ def last_boxed(text: str) -> str | None:
         answer.insert(0, box)
     before = EDGE.split(text[max(0, answer[0].start - TAIL // 2) : answer[0].start])[-1]
     behind = text[answer[-1].end : answer[-1].end + TAIL // 2]
-    if answer[-1].is_argument or FACTORIAL.match(behind) or not is_side(
-        before, EDGE.split(behind)[0]
+    if (
+        answer[-1].is_argument
+        or FACTORIAL.match(behind)
+        or not is_side(before, EDGE.split(behind)[0])
     ):
         return None
     contents = [unboxed(box.content) for box in answer if box.content]

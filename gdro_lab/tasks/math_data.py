@@ -5,7 +5,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase as LETTERS
@@ -24,7 +25,7 @@ from gdro_lab.tasks.answers import (
     request_for,
     with_answer,
 )
-from gdro_lab.tasks.base import ALL
+from gdro_lab.tasks.base import check_families
 from gdro_lab.tasks.fields import (
     MISSING,
     Message,
@@ -47,6 +48,16 @@ from gdro_lab.tasks.sources import (
     stem_of,
 )
 
+# what a table has where there is no answer
+GAP = re.compile(
+    r"[-–—?.…_]+|NA|<NA>|#[A-Z0-9/]+[!?]|(?i:#?n\.?/?a\.?(?<!na)|none|null|nil|nan|tbd)"
+)
+# what a template makes of a chat, and what stands for an image
+RENDERED = re.compile(r"<[|｜][^<>\s]{1,40}[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
+IMAGE = re.compile(
+    r"<(?:\|?)(?:image|img|video|audio)[^<>]*>|!\[[^\]]*\]\([^()\s]+\)|\\includegraphics"
+)
+SAID = re.compile(r"\banswer(?:\s+is)?\s*[:=]?\s*(\S+?)[.,;!]*(?=\s|$)", re.IGNORECASE)
 LETTER_OF_CHOICE = "the letter of the correct choice"
 
 
@@ -82,6 +93,8 @@ class Problem:
     solution: str | None = None
     """A worked solution, perhaps without its answer."""
     is_choice: bool = False
+    is_first: bool = False
+    """Whether the right choice is the first that the data have."""
     chat: Sequence[Message] = ()
     """The messages, where the data have a chat in place of a text."""
 
@@ -177,6 +190,9 @@ def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
     repeats = []
     for row in rows:
         label = f"{source.name}, {row.label}"
+        if isinstance(row.columns, ValueError):
+            faults.append(f"{label}: {row.columns}")
+            continue
         try:
             problem = _read_problem(source, schema, row)
             refuse_nested(problem.answer, schema.answer)
@@ -190,6 +206,11 @@ def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
         else:
             problems[problem.uid] = problem
     check_left_out(source, len(problems) + len(repeats), faults)
+    if schema.reader == "index" and not any(problem.is_first for problem in problems.values()):
+        raise ValueError(
+            f"{source.name!r} has no row whose answer is 0: write answer: index_from_1 where "
+            "indices are counted from 1"
+        )
     return list(problems.values()), faults + repeats
 
 
@@ -231,10 +252,13 @@ def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
         raw = schema.prepare(raw)
     text, chat = _read_question(raw, schema)
     if schema.choices:
-        text, answer, digest = _read_choice(raw, schema, text)
+        text, answer, digest, right = _read_choice(raw, schema, text)
     else:
         answer = _read_key(find(raw, schema.answer), schema)
         digest = _hash(chat or text, answer)
+        right = None
+        if any(shown == answer for shown in _shown_answers(text)):
+            raise ValueError(f"its problem shows its answer {short(answer)}")
     group = _optional_text(raw, schema.group)
     return Problem(
         text=text,
@@ -245,6 +269,7 @@ def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
         label=f"{source.name}, {row.label}",
         solution=_optional_text(raw, schema.solution) or None,
         is_choice=bool(schema.choices),
+        is_first=right == 0,
         chat=chat,
     )
 
@@ -266,24 +291,40 @@ def _read_question(raw: Any, schema: Schema) -> tuple[str, Sequence[Message]]:
         refuse_nested(text, schema.problem[0])
     if not text:
         raise ValueError("its problem is empty")
+    everything = "\n".join(content for _, content in chat) or text
+    if match := RENDERED.search(everything):
+        raise WrongType(
+            f"its {schema.problem[0]!r} has {match[0]!r}: a chat must be a list of messages, "
+            "which the model's template renders"
+        )
+    if match := IMAGE.search(everything):
+        raise ValueError(f"its problem has {match[0]!r}, and no image is read")
     return text, chat
 
 
 def _read_key(value: Any, schema: Schema) -> str:
     """The answer key in a value; a ValueError says why there is none."""
     text = text_of(value, schema.answer)
-    if text.lower() in ("", "none", "nan"):
+    if not text or GAP.fullmatch(text):
         raise ValueError("its answer is empty" if not text else f"its answer is {text!r}")
     key = read_key(text, cast("KeyReader", schema.reader))  # where there are no choices
     if key is None:
-        kinds = {"boxed": "\\boxed{…}", "hash": "answer after ####", "tags": "<answer>…</answer>"}
         end = repr(text if len(text) <= 60 else f"…{text[-60:]}")
-        raise ValueError(f"its answer {end} has no {kinds.get(schema.reader, 'number')}")
+        raise ValueError(f"its answer {end} has none that is read as {schema.reader!r}")
     return key
 
 
-def _read_choice(raw: Any, schema: Schema, problem: str) -> tuple[str, str, Any]:
-    """The problem with its choices, the letter of the right one, and the hash of both."""
+def _shown_answers(text: str) -> Iterator[str | None]:
+    """What a problem's text says in the forms that answers have."""
+    forms: tuple[KeyReader, ...] = ("boxed", "hash", "tags", "answer_line")
+    for form in forms:
+        yield read_key(text, form)
+    for match in SAID.finditer(text):
+        yield match[1]
+
+
+def _read_choice(raw: Any, schema: Schema, problem: str) -> tuple[str, str, Any, int]:
+    """The problem with its choices, the letter of the right one, the hash of both, its place."""
     names = schema.choices
     choices = choices_of([find(raw, name) for name in names], names)
     order = list(range(len(choices.texts)))
@@ -302,7 +343,7 @@ def _read_choice(raw: Any, schema: Schema, problem: str) -> tuple[str, str, Any]
     lines = [f"{LETTERS[i]}) {choices.texts[place]}" for i, place in enumerate(order)]
     text = "\n".join([problem, "", *lines])
     letter = LETTERS[order.index(right)]
-    return text, letter, digest if schema.answer in names else _hash(text, letter)
+    return text, letter, digest if schema.answer in names else _hash(text, letter), right
 
 
 def _optional_text(raw: Any, name: str | None) -> str:
@@ -317,8 +358,8 @@ def _family(source: Source, group: str, part: str) -> str:
     family = group or source.name
     if group and source.is_named:
         family = f"{source.name}-{group}"
-    if family == ALL:
-        raise WrongType(
-            f"its family may not be called {ALL!r}, which tables call all of them: name its set"
-        )
+    try:
+        check_families([family])
+    except ValueError as error:
+        raise WrongType(str(error)) from error
     return family

@@ -48,9 +48,7 @@ LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
 ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+|[A-Za-z]|\\pi))")
 
 # a space that separates thousands stands between a digit and exactly three digits; others are none
-SPACING = (
-    r"(?<!\\)\\[,;: ](?!(?<=\d\\.)\d{3}(?!\d))|~(?!(?<=\d~)\d{3}(?!\d))"
-)
+SPACING = r"(?<!\\)\\[,;: ](?!(?<=\d\\.)\d{3}(?!\d))|~(?!(?<=\d~)\d{3}(?!\d))"
 # what changes the look of a text and not what it says
 STYLE = re.compile(
     rf"{SPACING}|\\(?:text)?color(?:box)?\s*\{{[^{{}}]*\}}"

@@ -104,7 +104,7 @@ def quantity_of(text: str) -> Quantity:
 
 def only_number(text: str) -> str | None:
     """The number that a text is, perhaps with a unit that is known: 5 cm, 1/2, 5%, $3, ½."""
-    text = POWER_OF_UNIT.sub(r"\1", in_latex(text.strip("*`\" ")))
+    text = POWER_OF_UNIT.sub(r"\1", in_latex(text.strip('*`" ')))
     quantity = quantity_of(CELSIUS.sub("", text))
     if quantity.number is None or quantity.unit.startswith("base"):
         return None
