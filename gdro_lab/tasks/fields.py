@@ -85,6 +85,8 @@ def text_of(value: Any, name: str) -> str:
     hint = ""
     if isinstance(value, Mapping) and value:
         hint = f": name a field in it, one of {[f'{name}.{field}' for field in list(value)[:9]]}"
+    if isinstance(value, list) and value:
+        hint = f": name one of its items, such as {name}.0"
     raise WrongType(
         f"its {name!r} is a {type(value).__name__}, {short(value)}, and neither a text nor a "
         f"number{hint}"

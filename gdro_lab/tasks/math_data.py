@@ -57,7 +57,7 @@ RENDERED = re.compile(r"<[|｜][^<>\s]{1,40}[|｜]>|</?(?:start|end)_of_turn>|\[
 IMAGE = re.compile(
     r"<(?:\|?)(?:image|img|video|audio)[^<>]*>|!\[[^\]]*\]\([^()\s]+\)|\\includegraphics"
 )
-SAID = re.compile(r"\banswer(?:\s+is)?\s*[:=]?\s*(\S+?)[.,;!]*(?=\s|$)", re.IGNORECASE)
+SAID = re.compile(r"\banswer(?:\s+is)?\s*[:=]?\s*\$?(\S+?)[$.,;!]*(?=\s|$)", re.IGNORECASE)
 LETTER_OF_CHOICE = "the letter of the correct choice"
 
 
@@ -225,11 +225,11 @@ def check_left_out(source: Source, kept: int, faults: Sequence[str]) -> None:
 
 def _find_schema(source: Source, rows: list[RawRow]) -> Schema:
     """The first schema whose columns occur; ValueError names those that are missing."""
-    columns = [row.columns for row in rows]
+    columns = [row.columns for row in rows if not isinstance(row.columns, ValueError)]
     for schema in source.schemas:
         if all(any(find(row, name) is not MISSING for row in columns) for name in schema.named):
             return schema
-    if not rows:
+    if not columns:
         return source.schemas[0]
     needed = " or ".join(str(list(schema.named)) for schema in source.schemas)
     found = list(dict.fromkeys(name for row in columns[:100] for name in names_in(row)))
@@ -304,6 +304,8 @@ def _read_question(raw: Any, schema: Schema) -> tuple[str, Sequence[Message]]:
 
 def _read_key(value: Any, schema: Schema) -> str:
     """The answer key in a value; a ValueError says why there is none."""
+    if isinstance(value, list) and len(value) < 2:
+        value = value[0] if value else None
     text = text_of(value, schema.answer)
     if not text or GAP.fullmatch(text):
         raise ValueError("its answer is empty" if not text else f"its answer is {text!r}")

@@ -12,6 +12,7 @@ import io
 import json
 import lzma
 import re
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +131,9 @@ def _read(path: Path | None, place: Place, has_header: bool) -> list[Any]:
         _check_splits(names, found)
         return [row for name in names for row in _read_saved(path / name, path)]
     # its files, by their names or its README; each is then read as it is written
-    files = datasets.load_dataset_builder(str(path), place.config).config.data_files
+    with tempfile.TemporaryDirectory() as cache:
+        builder = datasets.load_dataset_builder(str(path), place.config, cache_dir=cache)
+    files = builder.config.data_files
     _check_splits(names, files)
     inside = [_inside(path, Path(file)) for name in names for file in files[name]]
     return [row for file in inside for row in read_file(file, has_header)]
@@ -182,7 +185,8 @@ def read_file(path: Path, has_header: bool = True) -> list[Any]:
         if error.msg != "Extra data":
             raise
         return _lines(io.StringIO(text))  # under another name
-    lists = [part for part in value.values() if isinstance(part, list)] if _is(value) else []
+    parts = value.values() if _is(value) else []
+    lists = [part for part in parts if isinstance(part, list) and all(map(_is, part))]
     rows = value if isinstance(value, list) else lists[0] if len(lists) == 1 else [value]
     if not all(map(_is, rows)):
         raise ValueError("each row must be an object with columns")
