@@ -6,7 +6,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase as LETTERS
@@ -58,6 +58,7 @@ IMAGE = re.compile(
     r"<(?:\|?)(?:image|img|video|audio)[^<>]*>|!\[[^\]]*\]\([^()\s]+\)|\\includegraphics"
 )
 SAID = re.compile(r"\banswer(?:\s+is)?\s*[:=]?\s*\$?(\S+?)[$.,;!]*(?=\s|$)", re.IGNORECASE)
+SHOWN: tuple[KeyReader, ...] = ("boxed", "hash", "tags", "answer_line")
 LETTER_OF_CHOICE = "the letter of the correct choice"
 
 
@@ -147,13 +148,7 @@ def named_source(
     spec = MATH_SPECS[name]
     local = tuple(map(Path, paths))
     for path in local:
-        if not path.exists():
-            raise ValueError(f"paths must name files or folders, got {str(path)!r} for {name!r}")
-        check_path(path)
-        if path.is_file() and (config or split):
-            raise ValueError(
-                f"a file has neither config nor split, got {config!r} and {split!r} for {name!r}"
-            )
+        check_path(path, config, split)
     place = Place(local, spec.hub_id, config or spec.config, split or spec.split)
     return Source(name, place, spec.schemas, is_named=True, gated=spec.gated and not local)
 
@@ -257,7 +252,7 @@ def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
         answer = _read_key(find(raw, schema.answer), schema)
         digest = _hash(chat or text, answer)
         right = None
-        if any(shown == answer for shown in _shown_answers(text)):
+        if _shows(text, answer):
             raise ValueError(f"its problem shows its answer {short(answer)}")
     group = _optional_text(raw, schema.group)
     return Problem(
@@ -316,13 +311,10 @@ def _read_key(value: Any, schema: Schema) -> str:
     return key
 
 
-def _shown_answers(text: str) -> Iterator[str | None]:
-    """What a problem's text says in the forms that answers have."""
-    forms: tuple[KeyReader, ...] = ("boxed", "hash", "tags", "answer_line")
-    for form in forms:
-        yield read_key(text, form)
-    for match in SAID.finditer(text):
-        yield match[1]
+def _shows(text: str, answer: str) -> bool:
+    """Whether a problem's text says its answer, in a form that answers have."""
+    said = [read_key(text, form) for form in SHOWN]
+    return answer in [*said, *SAID.findall(text)]
 
 
 def _read_choice(raw: Any, schema: Schema, problem: str) -> tuple[str, str, Any, int]:

@@ -76,11 +76,7 @@ def find_place(source: str, config: str | None = None, split: str | None = None)
     """
     path = Path(source)
     if path.exists():
-        check_path(path)
-        if path.is_file() and (config or split):
-            raise ValueError(
-                f"a file has neither config nor split, got {config!r} and {split!r} for {source!r}"
-            )
+        check_path(path, config, split)
         return Place((path,), source, config, split or "train")
     if split_name(path)[1] in KINDS:
         raise ValueError(f"the file {source!r} is not there (looked in {Path.cwd()})")
@@ -90,12 +86,16 @@ def find_place(source: str, config: str | None = None, split: str | None = None)
     return Place((), source, config, split or "train")
 
 
-def check_path(path: Path) -> None:
-    """Refuse (ValueError) a path that is no folder and no file of a known kind."""
+def check_path(path: Path, config: str | None = None, split: str | None = None) -> None:
+    """Refuse (ValueError) a path that is no folder and no file of a known kind, without splits."""
     if not path.is_dir() and not (path.is_file() and split_name(path)[1] in KINDS):
         raise ValueError(
             f"a source must be a folder, or a file that ends in {', '.join(KINDS)}, perhaps with "
             f"{', '.join(PACKED)} behind it, got {str(path)!r}"
+        )
+    if path.is_file() and (config or split):
+        raise ValueError(
+            f"a file has neither config nor split, got {config!r} and {split!r} for {str(path)!r}"
         )
 
 
@@ -171,8 +171,7 @@ def read_file(path: Path, has_header: bool = True) -> list[Any]:
         from pyarrow import parquet
 
         return _to_list(datasets.Dataset(parquet.read_table(path)))
-    if kind not in KINDS:
-        raise ValueError(f"a file must end in {', '.join(KINDS)}, got {str(path)!r}")
+    check_path(path)
     with PACKED.get(packed, open)(path, "rt", encoding="utf-8-sig", newline=None) as stream:
         if kind in TABLES:
             return _cells(stream.read(), has_header)
