@@ -111,6 +111,7 @@ def print_judged_pairs() -> None:
         print_errors(str(kind), rows)
     print_errors("**all**", pairs)
     print_errors("*reported*", pairs[pairs.source == "reported"])
+    print_errors("*later*", pairs[pairs.source == "later"])
     print_errors("**fresh**", fresh)
     print("\nFresh pairs that ours gets wrong:")
     print(fresh[fresh.ours != fresh.right][["key", "answer", "verdict"]].to_string(), end="\n\n")
