@@ -64,7 +64,7 @@ BETWEEN_BOXES = re.compile(
     r"(?:[\s,;$]|\\[()\[\],; ]|\\q?quad\b|and|or|\\(?:text|mbox)\s*\{[\s,]*(?:and|or)?\s*\})*"
 )
 # where a formula ends, or a line
-EDGE = re.compile(r"(?<!\\)[$&\n]|\\[()\[\]\\]|\\(?:begin|end)\s*\{[^{}]*\}")
+EDGE = re.compile(r"(?<!\\)[$&\n]|\\[()\[\]\\]|\\(?:begin|end)\s*\{[^{}]*\}(?:\{[clr|]*\})?")
 FACTORIAL = re.compile(r"\s*!+\s*(?:\$|\\[)\]]|[-+*/=^\\])")  # and not the end of a sentence
 ARGUMENT = re.compile(r"(?:[\^_}\]]|\\[A-Za-z]+)\s*$")
 OPENED = re.compile("<answer>", re.IGNORECASE)

@@ -23,7 +23,10 @@ PLACE = re.compile(r"-?\d{1,9}|(?P<some>(?:-?\d{1,9})?:(?:-?\d{1,9})?)")  # in a
 NESTED = re.compile(r"""(?:\[\s*)?\{\s*["']\w+["']\s*:.*[\]}]|\[\s*["'].*["']\s*\]""", re.DOTALL)
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # a text that begins with its label: `B)6000`, `(F) six`, `1. red`
-LABELLED = re.compile(r"\(?(?:([A-Za-z])[).:]\s*|(\d{1,2})(?:\)\s*|[.:]\s+))(.+)", re.DOTALL)
+LABELLED = re.compile(
+    r"[(\[]?(?:([A-Za-z])(?:[).:\]]\s*|\s+[-–]\s+)|(\d{1,2})(?:[)\]]\s*|[.:]\s+))(.+)",
+    re.DOTALL,
+)
 MOST_CHOICES = 10  # the letters that the reward knows
 Message = tuple[str, str]  # role and content
 

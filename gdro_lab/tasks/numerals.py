@@ -44,8 +44,8 @@ SPACING = r"(?<!\\)\\[,;: ](?!(?<=\d\\.)\d{3}(?!\d))|~(?!(?<=\d~)\d{3}(?!\d))"
 # what changes the look of a text and not what it says
 STYLE = re.compile(
     rf"{SPACING}|\\(?:text)?color(?:box)?\s*\{{[^{{}}]*\}}"
-    r"|\\(?:text|mbox|underline|displaystyle|left|right|large|f?boxed|math(?:rm|bf|bb)"
-    r"|text(?:bf|it|normal))(?![A-Za-z])"
+    r"|\\(?:text|mbox|underline|displaystyle|left|right|[lL]arge|[hH]uge|bf|boldsymbol|f?boxed"
+    r"|math(?:rm|bf|bb)|text(?:bf|it|normal))(?![A-Za-z])"
     r"|\\[!()\[\]]|\\?\$|\\q?quad(?![A-Za-z])"
 )
 GROUP = re.compile(r"(?<![\^_A-Za-z}\]])\{([^{},]*)\}(?!\{)")  # braces that are not arguments
@@ -171,7 +171,7 @@ def plain_number(text: str) -> str | None:
 TAIL = 120  # characters before the last digit of a text that its last number may reach back
 # A digit right behind letters is part of the word: CO2, cm2.
 WORD = re.compile(
-    r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+    r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|['’][A-Za-z]+"
     r"|(?<![\\A-Za-zÀ-ӿ])(?:[A-Za-zÀ-ӿ]{2,}\d*|[^\W\d_]{2,})"
     r"|(?<!\S)[aAI](?!\S)|[#;?!|。、]+|:(?!\d)|(?<!\d):|\.(?=\s|$)|,(?=\s|$)(?!\s*[-$\d])"
 )
@@ -234,7 +234,7 @@ def last_number(text: str) -> str | None:
 
 def is_side(before: str, after: str) -> bool:
     """Whether a number between these texts would be a side of a formula, perhaps with a unit."""
-    before = BOX.sub(" 0 ", before)
+    before = BOX.sub(" 0 ", before).replace("\\!", "").replace("{:}", ":")
     if BINDS_BEFORE.search(before) or BINDS_AFTER.match(after):
         return False
     after = UNIT_SIGN.sub(" ; ", after)
