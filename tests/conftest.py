@@ -202,11 +202,10 @@ def load(tmp_path):
     def make(rows, chat=True, tokenizer=None, **fields):
         tokenizer = tokenizer or byte_tokenizer()
         tokenizer.chat_template = tokenizer.chat_template if chat else None
-        other = write("other", [{"question": "0+0?", "answer": "0"}])
+        other = write("other", [{"question": "Which is evaluated?", "answer": "0"}])
         defaults = {
             "train": rows if isinstance(rows, str) else write("own", rows),
             "evaluate": [{"source": other, "columns": {}, "answer": "whole"}],
-            "deduplicate": False,
         }
         choice = MathChoice(kind="math", **(defaults | fields))
         return load_split(choice, tokenizer, held_out=False)

@@ -1,7 +1,6 @@
 """The blocks of a profile: each is a group of fields in its YAML file."""
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -14,7 +13,7 @@ from gdro.checks import (
     options,
 )
 from gdro.trl.models import ModelOptions
-from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict
+from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict, check_written
 from gdro_lab.tasks.world import BaseSettings, find_yaml, read_yaml
 
 BASE = "base"
@@ -217,6 +216,5 @@ class Variant(Strict):
 
     @model_validator(mode="after")
     def _is_written(self) -> Self:
-        if re.search(r"[$|\n]", self.label):  # a formula, or the end of a cell
-            raise ValueError(f"label must have no $, | or line end, got {self.label!r}")
+        check_written(self.label, "label")
         return self

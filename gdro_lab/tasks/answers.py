@@ -6,24 +6,26 @@ The same readers serve answer keys and completions. Nothing here judges an answe
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from gdro_lab.tasks.numerals import last_number, only_number, plain_number
+from gdro_lab.tasks.numerals import STYLE, TAIL, is_side, last_number, plain_number
 
 Style = Literal["chat", "text"]
 """Whether a prompt is a message of a chat, or the plain text."""
 
-Reader = Literal["boxed", "hash", "last_number", "whole", "tags"]
-"""Where a text has its answer: in its last `\\boxed{…}`, behind its last `####` up to the end
-of the line, as its last number, as the whole text, or in its last `<answer>…</answer>`."""
+Reader = Literal["boxed", "hash", "answer_line", "last_number", "whole", "tags"]
+"""Where a text has its answer: in its last `\\boxed{…}`, behind its last `####` or `Answer:` up to
+the end of the line, as its last number, as the whole text, or in its last `<answer>…</answer>`."""
 
-KeyReader = Literal["boxed", "hash", "last_number", "whole", "tags", "number"]
+KeyReader = Literal["boxed", "hash", "answer_line", "last_number", "whole", "tags", "number"]
 """Where a column has the answer key. "number" is a column that must hold a number, perhaps with a
 unit, such as `9 (apples)`."""
 
 REQUESTS: dict[Reader, str] = {
     "boxed": "{problem}\n\nPlease reason step by step, and put {answer} within \\boxed{}.",
     "hash": "{problem}\n\nPlease reason step by step, and write {answer} after ####.",
+    "answer_line": "{problem}\n\nPlease reason step by step, and end with a line of the form "
+    "Answer: X, where X is {answer}.",
     "last_number": "{problem}\n\nPlease reason step by step, and end with {answer}.",
     "whole": "{problem}\n\nPlease reply with {answer} alone.",
     "tags": "{problem}\n\nPlease reason step by step, and put {answer} within <answer></answer>.",
@@ -35,11 +37,24 @@ FINAL_ANSWER = "your final answer"
 FORMS: dict[Reader, str] = {
     "boxed": "\\boxed{ANSWER}",
     "hash": "#### ANSWER",
+    "answer_line": "Answer: ANSWER",
     "last_number": "ANSWER",
     "whole": "ANSWER",
     "tags": "<answer>ANSWER</answer>",
 }
 """How an answer is written so that a reader finds it."""
+
+SIGNS = {
+    "hash": re.compile("####"),
+    "answer_line": re.compile(r"\banswer\b\W{0,3}[:：]", re.IGNORECASE),
+}
+MARKERS: dict[Reader, str] = {
+    "boxed": "boxed",
+    "hash": "####",
+    "answer_line": "answer:",
+    "tags": "<answer>",
+}
+"""What a prompt says, in any case, that asks for the form that a reader finds."""
 
 # an escaped brace is the sign of a set and groups nothing
 BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|[{}]", re.DOTALL)
@@ -48,9 +63,13 @@ BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 BETWEEN_BOXES = re.compile(
     r"(?:[\s,;$]|\\[()\[\],; ]|\\q?quad\b|and|or|\\(?:text|mbox)\s*\{[\s,]*(?:and|or)?\s*\})*"
 )
+# where a formula ends, or a line
+EDGE = re.compile(r"(?<!\\)[$&\n]|\\[()\[\]\\]|\\(?:begin|end)\s*\{[^{}]*\}(?:\{[clr|]*\})?")
+FACTORIAL = re.compile(r"\s*!+\s*(?:\$|\\[)\]]|[-+*/=^\\])")  # and not the end of a sentence
+ARGUMENT = re.compile(r"(?:[\^_}\]]|\\[A-Za-z]+)\s*$")
 OPENED = re.compile("<answer>", re.IGNORECASE)
 CLOSED = re.compile("</answer>", re.IGNORECASE)
-UNIT_IN_BRACKETS = re.compile(r"\s*\([^()]*\)$")
+UNIT_IN_BRACKETS = re.compile(r"\s*\([^()]*[^\W\d_][^()]*\)$")
 
 
 def read_key(text: str, form: KeyReader) -> str | None:
@@ -74,14 +93,16 @@ def read_answer(text: str, reader: Reader | KeyReader) -> str | None:
     text = text.strip()
     if reader == "boxed":
         return last_boxed(text)
-    if reader == "hash":
-        _, sign, behind = text.rpartition("####")
-        first_line = behind.strip().partition("\n")[0].strip()
-        return opened(first_line) or None if sign else None
+    if sign := SIGNS.get(reader):
+        *before, behind = sign.split(text)
+        first_line = behind.strip(" *\n").partition("\n")[0].strip(" *")
+        return opened(first_line) or None if before else None
     if reader == "last_number":
         number = last_number(text)
         return number and number.removesuffix("%")
     if reader == "number":
+        from gdro_lab.tasks.quantities import only_number  # its units need math-verify
+
         return only_number(UNIT_IN_BRACKETS.sub("", text))
     if reader == "tags":
         return opened(_last_tagged(text)) or None
@@ -98,35 +119,55 @@ def _last_tagged(text: str) -> str:
 def last_boxed(text: str) -> str | None:
     r"""Content of the last `\boxed{…}`; None where that is empty, or not closed.
 
-    Boxes with nothing but commas or "and" between them are one answer, a list.
+    Boxes with nothing but commas or "and" between them are one answer, a list. A box within an
+    expression, such as `-\boxed{5}`, is none.
     """
     boxes = _outer_boxes(text)
-    if boxes is None or not boxes or not boxes[-1][2]:
+    if boxes is None or not boxes or not boxes[-1].content:
         return None
     answer = [boxes[-1]]
     for box in reversed(boxes[:-1]):
-        if not BETWEEN_BOXES.fullmatch(text, box[1], answer[0][0]):
+        if not BETWEEN_BOXES.fullmatch(text, box.end, answer[0].start):
             break
         answer.insert(0, box)
-    contents = [unboxed(content) for _, _, content in answer if content]
+    before = EDGE.split(text[max(0, answer[0].start - TAIL // 2) : answer[0].start])[-1]
+    behind = text[answer[-1].end : answer[-1].end + TAIL // 2]
+    if (
+        answer[-1].is_argument
+        or FACTORIAL.match(behind)
+        or not is_side(before, EDGE.split(behind)[0])
+    ):
+        return None
+    contents = [unboxed(box.content) for box in answer if box.content]
     return ", ".join(contents if len(set(contents)) > 1 else contents[:1])
 
 
-def _outer_boxes(text: str) -> list[tuple[int, int, str]] | None:
-    """Start, end and content of the boxes that are in no other; None if one is not closed."""
+class Box(NamedTuple):
+    r"""A `\boxed{…}` in a text."""
+
+    start: int
+    end: int
+    content: str
+    is_argument: bool
+    r"""Whether it stands in an argument of a command such as \frac, or in an exponent."""
+
+
+def _outer_boxes(text: str) -> list[Box] | None:
+    """The boxes that are in no other; None if one is not closed."""
     # one pass, as a text that repeats itself can open thousands of boxes and close none
     boxes = []
-    depths: list[int] = []  # of the braces, 0 for that of an outer box
+    braces: list[bool | None] = []  # whether each opens an argument; None for that of an outer box
     opened = None
     for match in BRACES.finditer(text):
         if match["box"] and opened is None:
             opened = match
-            depths.append(0)
+            braces.append(None)
         elif match["box"] or match[0] == "{":
-            depths.append(1)
-        elif match[0] == "}" and depths and depths.pop() == 0 and opened:
+            before = text[max(0, match.start() - TAIL) : match.start()]
+            braces.append(ARGUMENT.search(STYLE.sub("", before)) is not None)
+        elif match[0] == "}" and braces and braces.pop() is None and opened:
             content = text[opened.end() : match.start()].strip()
-            boxes.append((opened.start(), match.end(), content))
+            boxes.append(Box(opened.start(), match.end(), content, any(braces)))
             opened = None
     return None if opened else boxes
 
@@ -137,7 +178,7 @@ def unboxed(text: str) -> str:
         boxes = _outer_boxes(text)
         if not boxes or boxes[0][:2] != (0, len(text)):
             break
-        text = boxes[0][2]
+        text = boxes[0].content
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -26,10 +27,18 @@ ALL = "all"
 """In tables, the family of a row that is about all families; none may be called so."""
 
 
+def check_written(name: str, what: str) -> None:
+    """Refuse (ValueError) a name that a table could not show: a formula, or the end of a cell."""
+    if re.search(r"[$|\r\n]", name):
+        raise ValueError(f"{what} must have no $, | or line end, got {name!r}")
+
+
 def check_families(names: Sequence[str]) -> None:
     """Refuse (ValueError) families that no table could tell apart."""
     if not names or len(set(names)) < len(names) or ALL in names:
         raise ValueError(f"families must have names of their own, none {ALL!r}, got {names}")
+    for name in names:
+        check_written(name, "a family")
 
 
 class Strict(BaseModel):

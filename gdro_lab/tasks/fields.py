@@ -22,6 +22,11 @@ PLACE = re.compile(r"-?\d{1,9}|(?P<some>(?:-?\d{1,9})?:(?:-?\d{1,9})?)")  # in a
 # what a table holds where nested values were written into it: [{'role': 'user', …}], ['one', 'two']
 NESTED = re.compile(r"""(?:\[\s*)?\{\s*["']\w+["']\s*:.*[\]}]|\[\s*["'].*["']\s*\]""", re.DOTALL)
 ROLES = ("system", "developer", "user", "assistant", "tool")
+# a text that begins with its label: `B)6000`, `(F) six`, `1. red`
+LABELLED = re.compile(
+    r"[(\[]?(?:([A-Za-z])(?:[).:\]]\s*|\s+[-–]\s+)|(\d{1,2})(?:[)\]]\s*|[.:]\s+))(.+)",
+    re.DOTALL,
+)
 MOST_CHOICES = 10  # the letters that the reward knows
 Message = tuple[str, str]  # role and content
 
@@ -83,6 +88,8 @@ def text_of(value: Any, name: str) -> str:
     hint = ""
     if isinstance(value, Mapping) and value:
         hint = f": name a field in it, one of {[f'{name}.{field}' for field in list(value)[:9]]}"
+    if isinstance(value, list) and value:
+        hint = f": name one of its items, such as {name}.0"
     raise WrongType(
         f"its {name!r} is a {type(value).__name__}, {short(value)}, and neither a text nor a "
         f"number{hint}"
@@ -141,7 +148,7 @@ def choices_of(values: Sequence[Any], names: Sequence[str]) -> Choices:
     """The choices in one column, or in several with one choice each.
 
     A column may be a list of texts or of {label, text}, a mapping of labels to texts, or one with
-    the lists `label` and `text`.
+    the lists `label` and `text`. Where each text begins with a label, these are the labels.
 
     Raises:
         WrongType: it is none of these.
@@ -152,8 +159,13 @@ def choices_of(values: Sequence[Any], names: Sequence[str]) -> Choices:
         texts = [text_of(value, name) for value, name in zip(values, names, strict=True)]
     else:
         found = _labelled(values[0], names[0])
-        texts = _without_labels([text_of(text, names[0]) for _, text in found])
+        texts = [text_of(text, names[0]) for _, text in found]
         labels = [text_of(label, names[0]) or LETTERS[i] for i, (label, _) in enumerate(found)]
+        matches = [LABELLED.fullmatch(text) for text in texts]
+        own = [match[1] or match[2] for match in matches if match]
+        if len(set(own)) == len(texts) and not any(label for label, _ in found):
+            labels = own
+            texts = [match[3] for match in matches if match]
     if not 2 <= len(texts) <= MOST_CHOICES or "" in texts:
         raise ValueError(f"its choices must be 2 to {MOST_CHOICES} texts, got {short(texts)}")
     return Choices(labels, texts)
@@ -162,7 +174,10 @@ def choices_of(values: Sequence[Any], names: Sequence[str]) -> Choices:
 def _labelled(value: Any, name: str) -> list[tuple[Any, Any]]:
     """Label and text of each choice; a label is None where there are none."""
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
-        return list(zip(value.get("label") or (), value["text"], strict=True))
+        labels = value.get("label") or [None] * len(value["text"])
+        if len(labels) != len(value["text"]):
+            raise ValueError(f"its {name!r} has {len(labels)} labels of {len(value['text'])} texts")
+        return list(zip(labels, value["text"], strict=True))
     if isinstance(value, Mapping):  # where Arrow fills in a choice that a row lacks, it is None
         return [(label, text) for label, text in value.items() if text is not None]
     if not isinstance(value, list):
@@ -170,16 +185,6 @@ def _labelled(value: Any, name: str) -> list[tuple[Any, Any]]:
     if all(isinstance(choice, Mapping) and {"label", "text"} <= set(choice) for choice in value):
         return [(choice["label"], choice["text"]) for choice in value]
     return [(None, choice) for choice in value]
-
-
-def _without_labels(texts: list[str]) -> list[str]:
-    """Texts such as `B)6000` without their letters, where all have them."""
-    matches = [
-        re.fullmatch(rf"\(?{letter}[).:]\s*(.+)", text, re.DOTALL)
-        for letter, text in zip(LETTERS, texts, strict=False)
-    ]
-    bare = [match[1] for match in matches if match]
-    return bare if len(bare) == len(texts) else texts
 
 
 def place_of(key: str, choices: Choices, reader: str) -> int:
@@ -199,7 +204,7 @@ def place_of(key: str, choices: Choices, reader: str) -> int:
             )
         return int(number[1]) - first
     known = choices.texts if reader == "whole" else choices.labels[: len(choices.texts)]
-    bare = key if reader == "whole" else key.strip("(). :")
+    bare = key if reader == "whole" else key.strip("()[]. :")
     for same in (str, str.casefold):  # labels may differ in case alone
         if [same(text) for text in known].count(same(bare)) == 1:
             return [same(text) for text in known].index(same(bare))

@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from gdro_lab.tasks.answers import (
     request_for,
     with_answer,
 )
-from gdro_lab.tasks.base import ALL
+from gdro_lab.tasks.base import check_families
 from gdro_lab.tasks.fields import (
     MISSING,
     Message,
@@ -47,6 +48,17 @@ from gdro_lab.tasks.sources import (
     stem_of,
 )
 
+# what a table has where there is no answer
+GAP = re.compile(
+    r"[-–—?.…_]+|NA|<NA>|#[A-Z0-9/]+[!?]|(?i:#?n\.?/?a\.?(?<!na)|none|null|nil|nan|tbd)"
+)
+# what a template makes of a chat, and what stands for an image
+RENDERED = re.compile(r"<[|｜][^<>\s]{1,40}[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
+IMAGE = re.compile(
+    r"<(?:\|?)(?:image|img|video|audio)[^<>]*>|!\[[^\]]*\]\([^()\s]+\)|\\includegraphics"
+)
+SAID = re.compile(r"\banswer(?:\s+is)?\s*[:=]?\s*\$?(\S+?)[$.,;!]*(?=\s|$)", re.IGNORECASE)
+SHOWN: tuple[KeyReader, ...] = ("boxed", "hash", "tags", "answer_line")
 LETTER_OF_CHOICE = "the letter of the correct choice"
 
 
@@ -82,6 +94,8 @@ class Problem:
     solution: str | None = None
     """A worked solution, perhaps without its answer."""
     is_choice: bool = False
+    is_first: bool = False
+    """Whether the right choice is the first that the data have."""
     chat: Sequence[Message] = ()
     """The messages, where the data have a chat in place of a text."""
 
@@ -134,13 +148,7 @@ def named_source(
     spec = MATH_SPECS[name]
     local = tuple(map(Path, paths))
     for path in local:
-        if not path.exists():
-            raise ValueError(f"paths must name files or folders, got {str(path)!r} for {name!r}")
-        check_path(path)
-        if path.is_file() and (config or split):
-            raise ValueError(
-                f"a file has neither config nor split, got {config!r} and {split!r} for {name!r}"
-            )
+        check_path(path, config, split)
     place = Place(local, spec.hub_id, config or spec.config, split or spec.split)
     return Source(name, place, spec.schemas, is_named=True, gated=spec.gated and not local)
 
@@ -177,6 +185,9 @@ def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
     repeats = []
     for row in rows:
         label = f"{source.name}, {row.label}"
+        if isinstance(row.columns, ValueError):
+            faults.append(f"{label}: {row.columns}")
+            continue
         try:
             problem = _read_problem(source, schema, row)
             refuse_nested(problem.answer, schema.answer)
@@ -190,6 +201,11 @@ def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
         else:
             problems[problem.uid] = problem
     check_left_out(source, len(problems) + len(repeats), faults)
+    if schema.reader == "index" and not any(problem.is_first for problem in problems.values()):
+        raise ValueError(
+            f"{source.name!r} has no row whose answer is 0: write answer: index_from_1 where "
+            "indices are counted from 1"
+        )
     return list(problems.values()), faults + repeats
 
 
@@ -204,11 +220,11 @@ def check_left_out(source: Source, kept: int, faults: Sequence[str]) -> None:
 
 def _find_schema(source: Source, rows: list[RawRow]) -> Schema:
     """The first schema whose columns occur; ValueError names those that are missing."""
-    columns = [row.columns for row in rows]
+    columns = [row.columns for row in rows if not isinstance(row.columns, ValueError)]
     for schema in source.schemas:
         if all(any(find(row, name) is not MISSING for row in columns) for name in schema.named):
             return schema
-    if not rows:
+    if not columns:
         return source.schemas[0]
     needed = " or ".join(str(list(schema.named)) for schema in source.schemas)
     found = list(dict.fromkeys(name for row in columns[:100] for name in names_in(row)))
@@ -231,10 +247,13 @@ def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
         raw = schema.prepare(raw)
     text, chat = _read_question(raw, schema)
     if schema.choices:
-        text, answer, digest = _read_choice(raw, schema, text)
+        text, answer, digest, right = _read_choice(raw, schema, text)
     else:
         answer = _read_key(find(raw, schema.answer), schema)
         digest = _hash(chat or text, answer)
+        right = None
+        if _shows(text, answer):
+            raise ValueError(f"its problem shows its answer {short(answer)}")
     group = _optional_text(raw, schema.group)
     return Problem(
         text=text,
@@ -245,6 +264,7 @@ def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
         label=f"{source.name}, {row.label}",
         solution=_optional_text(raw, schema.solution) or None,
         is_choice=bool(schema.choices),
+        is_first=right == 0,
         chat=chat,
     )
 
@@ -266,24 +286,39 @@ def _read_question(raw: Any, schema: Schema) -> tuple[str, Sequence[Message]]:
         refuse_nested(text, schema.problem[0])
     if not text:
         raise ValueError("its problem is empty")
+    everything = "\n".join(content for _, content in chat) or text
+    if match := RENDERED.search(everything):
+        raise WrongType(
+            f"its {schema.problem[0]!r} has {match[0]!r}: a chat must be a list of messages, "
+            "which the model's template renders"
+        )
+    if match := IMAGE.search(everything):
+        raise ValueError(f"its problem has {match[0]!r}, and no image is read")
     return text, chat
 
 
 def _read_key(value: Any, schema: Schema) -> str:
     """The answer key in a value; a ValueError says why there is none."""
+    if isinstance(value, list) and len(value) < 2:
+        value = value[0] if value else None
     text = text_of(value, schema.answer)
-    if text.lower() in ("", "none", "nan"):
+    if not text or GAP.fullmatch(text):
         raise ValueError("its answer is empty" if not text else f"its answer is {text!r}")
     key = read_key(text, cast("KeyReader", schema.reader))  # where there are no choices
     if key is None:
-        kinds = {"boxed": "\\boxed{…}", "hash": "answer after ####", "tags": "<answer>…</answer>"}
         end = repr(text if len(text) <= 60 else f"…{text[-60:]}")
-        raise ValueError(f"its answer {end} has no {kinds.get(schema.reader, 'number')}")
+        raise ValueError(f"its answer {end} has none that is read as {schema.reader!r}")
     return key
 
 
-def _read_choice(raw: Any, schema: Schema, problem: str) -> tuple[str, str, Any]:
-    """The problem with its choices, the letter of the right one, and the hash of both."""
+def _shows(text: str, answer: str) -> bool:
+    """Whether a problem's text says its answer, in a form that answers have."""
+    said = [read_key(text, form) for form in SHOWN]
+    return answer in [*said, *SAID.findall(text)]
+
+
+def _read_choice(raw: Any, schema: Schema, problem: str) -> tuple[str, str, Any, int]:
+    """The problem with its choices, the letter of the right one, the hash of both, its place."""
     names = schema.choices
     choices = choices_of([find(raw, name) for name in names], names)
     order = list(range(len(choices.texts)))
@@ -302,7 +337,7 @@ def _read_choice(raw: Any, schema: Schema, problem: str) -> tuple[str, str, Any]
     lines = [f"{LETTERS[i]}) {choices.texts[place]}" for i, place in enumerate(order)]
     text = "\n".join([problem, "", *lines])
     letter = LETTERS[order.index(right)]
-    return text, letter, digest if schema.answer in names else _hash(text, letter)
+    return text, letter, digest if schema.answer in names else _hash(text, letter), right
 
 
 def _optional_text(raw: Any, name: str | None) -> str:
@@ -317,8 +352,8 @@ def _family(source: Source, group: str, part: str) -> str:
     family = group or source.name
     if group and source.is_named:
         family = f"{source.name}-{group}"
-    if family == ALL:
-        raise WrongType(
-            f"its family may not be called {ALL!r}, which tables call all of them: name its set"
-        )
+    try:
+        check_families([family])
+    except ValueError as error:
+        raise WrongType(str(error)) from error
     return family

@@ -8,8 +8,9 @@ import hashlib
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from gdro.checks import short
 from gdro_lab.tasks.base import split_by_share
 from gdro_lab.tasks.math_data import Problem
 
@@ -26,6 +27,29 @@ def normalize(text: str) -> str:
     text = DELIMITER.sub("", unicodedata.normalize("NFKC", text).casefold())
     text = QUOTE.sub(" ", PRIME.sub(lambda match: "\u2032" * len(match[0]), text))
     return " ".join(PUNCTUATION.sub(" ", SEPARATOR.sub(r"\1", text)).split())
+
+
+def drop_contradicted(
+    problems: Sequence[Problem], is_same: Callable[[str, str], bool]
+) -> tuple[list[Problem], list[str]]:
+    """The problems whose text no other has with another key, and what was left out.
+
+    is_same: whether two keys say the same.
+    """
+    twins: dict[str, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        said = [f"{role}: {content}" for role, content in problem.chat] or [problem.text]
+        twins[normalize("\n".join(said))].append(problem)
+    dropped = {}
+    for first, *others in twins.values():
+        if any(
+            twin.answer != first.answer and not is_same(first.answer, twin.answer)
+            for twin in others
+        ):
+            keys = sorted({twin.answer for twin in (first, *others)})
+            for twin in (first, *others):
+                dropped[twin.uid] = f"{twin.label}: its problem has several answers, {short(keys)}"
+    return [one for one in problems if one.uid not in dropped], list(dropped.values())
 
 
 def drop_twins(

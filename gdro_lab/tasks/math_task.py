@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gdro.checks import short
-from gdro_lab.tasks.answers import FORMS, style_of
+from gdro_lab.tasks.answers import FORMS, MARKERS, style_of
 from gdro_lab.tasks.choices import MathChoice
 from gdro_lab.tasks.math_data import Problem, Source, check_left_out, read_problems
 from gdro_lab.tasks.math_reward import MathReward
-from gdro_lab.tasks.math_split import draw_problems, drop_twins, set_apart
+from gdro_lab.tasks.math_split import draw_problems, drop_contradicted, drop_twins, set_apart
 from gdro_lab.tasks.split import Split, prompt_token_ids
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _training_problems(
 ) -> tuple[list[Problem], list[str]]:
     """The problems that may be trained on, and what was left out."""
     problems, dropped = _training_pool(choice, sources)
-    # with `deduplicate` repeats are out by now, and no twin of a held-out problem is trained on
+    # repeats are out by now: no twin of a held-out problem is trained on
     if choice.held_out:
         with _naming(dropped):
             problems, _ = set_apart(problems, choice.held_out, choice.seed)
@@ -167,9 +167,28 @@ def _read_all(choice: MathChoice, sources: Iterable[Source]) -> tuple[list[Probl
             if not right
         ]
         check_left_out(source, len(kept), wrong)
+        _check_form(choice, source, kept)
         problems += kept
         dropped += faults + wrong
-    return problems, dropped
+    problems, contradicted = drop_contradicted(
+        problems, lambda one, other: reward.judge([(one, other)]) == ["correct"]
+    )
+    if contradicted and not problems:
+        raise ValueError(f"no problem has one answer alone: {contradicted[0]}")
+    return problems, dropped + contradicted
+
+
+def _check_form(choice: MathChoice, source: Source, problems: Sequence[Problem]) -> None:
+    """Refuse (ValueError) chats none of which asks for the form that the reward reads."""
+    marker = MARKERS.get(choice.completion, "")
+    chats = [problem.chat for problem in problems if problem.chat]
+    asked = any(marker in content.lower() for chat in chats for _, content in chat)
+    if chats and choice.request is None and not asked:
+        raise ValueError(
+            f"task.completion is {choice.completion!r}, and no chat of {source.name!r} has "
+            f"{marker!r}: name the form that they ask for, or write task.request, "
+            'such as "{problem}"'
+        )
 
 
 def _fitting(

@@ -5,8 +5,8 @@ Texts are in LaTeX, as `standard` makes them.
 
 import re
 
-from gdro_lab.tasks.numerals import FUNCTION, clean, in_latex
-from gdro_lab.tasks.quantities import MARKED, TEXT
+from gdro_lab.tasks.numerals import FUNCTION, SPACING, clean, in_latex
+from gdro_lab.tasks.quantities import TEXT
 
 BOLD = re.compile(r"\*\*([^*]+)\*\*")
 DOLLAR = re.compile(r"(?<!\\)\$")
@@ -14,36 +14,22 @@ SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])")
 REPLACED = {
     r"\dfrac": r"\frac",
     r"\tfrac": r"\frac",
-    r"\cfrac": r"\frac",
-    r"\lbrace": r"\{",
-    r"\rbrace": r"\}",
-    r"\langle": "(",
-    r"\rangle": ")",
     r"+\infty": r"\infty",
-    r"\mathbb{R}": r"(-\infty,\infty)",
-    r"\{\}": r"\emptyset",
     r"\varnothing": r"\emptyset",
-    "∅": r"\emptyset",
 }
-THOUSANDS = re.compile(r"^[-+]?\d{1,3}(?:,\d{3})+(?=\s*(?:\\(?:pi|sqrt|frac)|[A-Za-z]))")
-SPACE = re.compile(r"(?<!\\)\\[ ;:](?!\d{3}(?!\d))")  # but for one between thousands
 STYLED = re.compile(r"\\(?:text(?:bf|it|rm|sf|normal)?|mbox|math(?:rm|bf|it|sf))\s*\{([^{}]*)\}")
 # without braces: \frac\pi2, \sqrt[3]4
 FIRST_ARGUMENT = re.compile(r"(\\(?:[dtc]?frac|binom|sqrt(?:\[[^][]*\])?)(?![A-Za-z]))\s*(\\pi|\w)")
 SECOND_ARGUMENT = re.compile(r"(\\(?:[dtc]?frac|binom)\s*\{[^{}]*\})\s*(\\pi(?![A-Za-z])|\w)")
-OVER = re.compile(r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}")
-ARRAY = re.compile(r"[(\[]?\\(begin|end)\{array\}(?:\{[^{}]*\})?[)\]]?")
 
 COMMA = (
     r"[,;]?\s*(?:\\(?:text|mbox)\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
     r"|\\(?:l?or|land|vee|wedge)(?![A-Za-z]))|[,;]"
 )
 OR = r"\\(?:text|mbox)\s*\{\s*or\s*\}|(?<![A-Za-z\\])or(?![A-Za-z])|\\(?:l?or|vee)(?![A-Za-z])"
-AND = r"\\(?:text|mbox)\s*\{\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z])|\\(?:land|wedge)(?![A-Za-z])"
 CUP = r"\\cup(?![A-Za-z])"
 EQUALS = r"(?<![<>!:\\])=(?![<>=])"
 PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
-MEMBER = re.compile(r"^\\?[A-Za-z]\w*\s*\\in(?![A-Za-z])\s*")
 VECTOR = re.compile(r"\\begin\{[pbv]?matrix\}(.*)\\end\{[pbv]?matrix\}", re.DOTALL)
 BRACKET = re.compile(r"\\.|[()\[\]{}]", re.DOTALL)
 OPENING = ("(", "[", "{", r"\{")
@@ -53,7 +39,8 @@ UNKNOWN = re.compile(r"\\?[A-Za-z]+(?:_(?:\w|\{\w+\}))?")
 
 # subscripts, and what is no text: the kind of a matrix
 NO_WORDS = re.compile(
-    rf"\\(?:begin|end)\{{[^{{}}]*\}}|_\s*(?:\{{\s*)?{TEXT}\{{[^{{}}]*\}}(?:\s*\}})?|_\s*\{{[^{{}}]*\}}"
+    rf"\\(?:begin|end)\{{[^{{}}]*\}}"
+    rf"|_\s*(?:\{{\s*)?{TEXT}\{{[^{{}}]*\}}(?:\s*\}})?|_\s*\{{[^{{}}]*\}}"
 )
 WORD = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{3,}|\b[Nn]o\b")
 SPACES = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
@@ -61,28 +48,22 @@ SPACES = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 
 def standard(text: str) -> str:
     """The text in LaTeX, without signs of size and emphasis, and with one name for each sign."""
-    text = BOLD.sub(r"\1", in_latex(text).strip()).lstrip("= ").removesuffix("\\")
+    text = BOLD.sub(r"\1", in_latex(text).strip()).lstrip("= ")
     if len(DOLLAR.findall(text)) % 2 == 0:  # those around mathematics
         text = DOLLAR.sub(" ", text).strip()
     text = FIRST_ARGUMENT.sub(r"\1{\2}", text)
     text = SECOND_ARGUMENT.sub(r"\1{\2}", text)
-    text = SPACE.sub(" ", OVER.sub(r"\\frac{\1}{\2}", SIZES.sub("", text))).strip()
+    text = re.sub(SPACING, " ", SIZES.sub("", text)).strip()
     if match := STYLED.fullmatch(text):
         text = match[1].strip()
     for old, new in REPLACED.items():
         text = text.replace(old, new)
-    text = THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
-    text = ARRAY.sub(r"\\\1{pmatrix}", text).strip()
-    if text[:1] in ("]", "[") and text[-1:] in ("]", "["):  # ]2,3[ is (2,3)
-        text = "[("[text[0] == "]"] + text[1:-1] + "])"[text[-1] == "["]
-    return text
+    return text.strip()
 
 
 def has_words(text: str) -> bool:
     """Whether a text has words that are no names of functions, and so is no expression."""
     text = NO_WORDS.sub("", text)
-    if any(re.search(r"[A-Za-z]{2}", marked) for marked in MARKED.findall(text)):
-        return True
     words = [word for word in WORD.findall(text) if not re.fullmatch(FUNCTION, word)]
     if re.search(r"[\d\\+*/^=-]", text):  # "abc" is a word, and in "2abc" a product
         return any(len(word) > 3 for word in words)
@@ -118,8 +99,6 @@ def items_of(text: str) -> tuple[str, list[str]]:
     brackets = _brackets_around(text)
     inner = text[len(brackets[0]) : -len(brackets[1])].strip() if brackets else text
     items = [form for item in split(inner, COMMA) for form in _with_both_signs(item)]
-    if brackets == ("(", ")") and len(items) == 1:
-        return items_of(inner)
     return "".join(brackets), items
 
 
@@ -145,7 +124,7 @@ def _with_both_signs(text: str) -> list[str]:
 
 def same_notation(key: str, answer: str) -> tuple[str, str]:
     """Both texts, with a vector as a tuple and inequalities as intervals if one alone has them."""
-    texts = [MEMBER.sub("", text) for text in (key, answer)]
+    texts = [key, answer]
     vectors = [VECTOR.fullmatch(text) for text in texts]
     if vectors.count(None) == 1:
         texts = [_as_tuple(text) for text in texts]

@@ -16,10 +16,7 @@ SIGNS = {
     **{chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},  # of full width
     **dict.fromkeys("−–﹣‐‑", "-"),
     **dict.fromkeys("\u200b\u2060\ufeff", ""),  # of no width
-    **dict.fromkeys("∙⋅·", r"\cdot "),
     "×": r"\times ",
-    "÷": "/",
-    "⁄": "/",
     "π": r"\pi ",
     "∞": r"\infty ",
     "°": r"^\circ ",
@@ -27,39 +24,37 @@ SIGNS = {
     "≥": r"\ge ",
     "≠": r"\ne ",
     "∪": r"\cup ",
-    "∈": r"\in ",
     "±": r"\pm ",
     "≈": r"\approx ",
     "⟨": "(",
     "⟩": ")",
-    "′": "'",
     "\u00a0": " ",
-    "\u2009": r"\,",
-    "\u202f": r"\,",
+    **dict.fromkeys("\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f", r"\,"),
 }
 SIGNS |= {
     sign: re.sub(r"(\d)\u2044(\d)", r" \\frac{\1}{\2} ", unicodedata.normalize("NFKC", sign))
     for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 }
-GREEK = "alpha beta gamma delta theta lambda mu rho sigma tau phi omega"
-SIGNS |= {sign: rf"\{name} " for sign, name in zip("αβγδθλμρστφω", GREEK.split(), strict=True)}
 IN_UNICODE = str.maketrans(SIGNS)
 RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
-LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
 ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+|[A-Za-z]|\\pi))")
 
+# a space that separates thousands stands between a digit and exactly three digits; others are none
+SPACING = r"(?<!\\)\\[,;: ](?!(?<=\d\\.)\d{3}(?!\d))|~(?!(?<=\d~)\d{3}(?!\d))"
 # what changes the look of a text and not what it says
 STYLE = re.compile(
-    r"\\(?:text)?color\s*\{[^{}]*\}"
-    r"|\\(?:text|mbox|emph|bm|boldsymbol|underline|displaystyle|textstyle|left|right|bf|rm|large"
-    r"|[bB]igg?[lrm]?|f?boxed|math(?:rm|bf|it|sf|bb)|text(?:bf|it|rm|sf|normal))(?![A-Za-z])"
-    r"|\\[!()\[\]]|\\?\$|\\q?quad(?![A-Za-z])|(?:(?<!\\)\\[,;: ]|~)(?!\d)"
+    rf"{SPACING}|\\(?:text)?color(?:box)?\s*\{{[^{{}}]*\}}"
+    r"|\\(?:text|mbox|underline|displaystyle|left|right|[lL]arge|[hH]uge|bf|boldsymbol|f?boxed"
+    r"|math(?:rm|bf|bb)|text(?:bf|it|normal))(?![A-Za-z])"
+    r"|\\[!()\[\]]|\\?\$|\\q?quad(?![A-Za-z])"
 )
 GROUP = re.compile(r"(?<![\^_A-Za-z}\]])\{([^{},]*)\}(?!\{)")  # braces that are not arguments
 # only of numbers: without brackets (x+1)/2 would become x+1/2
 PART = r"\s*(?:\{([-+]?[\d.,\s]+)\}|(\d))"
 FRACTION = re.compile(rf"\\[dtc]?frac{PART}{PART}", re.ASCII)
-REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))", re.ASCII)
+REPEATING = re.compile(
+    r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))|\((\d+)\))", re.ASCII
+)
 DIGITS = r"(?:\d{1,3}(?:(?:,|\{,\}|\\,|\\ |[ ~])\d{3})+(?!\d)|\d+)"  # perhaps in thousands
 # 1.250,50 and 4,5 have a decimal comma; 4,500 is in thousands, and "4, 5" a list
 COMMA = r"(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,|\{,\})\d+"
@@ -98,7 +93,6 @@ def in_latex(text: str) -> str:
     """The text with LaTeX in place of Unicode's signs, such as ½, √3, π and 2516₈."""
     text = ROOT.sub(lambda match: rf"\sqrt{{{match[1] or match[2]}}}", text)
     text = RAISED.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match[0])}}}", text)
-    text = LOWERED.sub(lambda match: f"_{{{unicodedata.normalize('NFKC', match[0])}}}", text)
     return text.translate(IN_UNICODE)
 
 
@@ -116,11 +110,11 @@ def clean(text: str) -> str:
 
 
 def _as_fraction(match: re.Match[str]) -> str:
-    """0.1\\overline{6} as 15/90."""
+    """0.1\\overline{6} as 1/6."""
     whole, fixed, *periods = (group or "" for group in match.groups())
     period = "".join(periods)
     value = int(whole + fixed + period) - int((whole + fixed) or 0)
-    return f" {value}/{10 ** len(fixed) * (10 ** len(period) - 1)} "
+    return f" {Fraction(value, 10 ** len(fixed) * (10 ** len(period) - 1))} "
 
 
 def number_of(text: str) -> Number | None:
@@ -175,29 +169,49 @@ def plain_number(text: str) -> str | None:
 # Numbers in a text. A word, a colon or the end of a sentence ends a number; so "50-8 = 42" is one
 # piece, of which the right side counts, and "[5, 6]" one that is no number.
 TAIL = 120  # characters before the last digit of a text that its last number may reach back
+# A digit right behind letters is part of the word: CO2, cm2.
 WORD = re.compile(
-    r"</?\w+>|(?<!\\)(?<![^\W\d_])[^\W\d_]{2,}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|['’][A-Za-z]+"
+    r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|['’][A-Za-z]+"
+    r"|(?<![\\A-Za-zÀ-ӿ])(?:[A-Za-zÀ-ӿ]{2,}\d*|[^\W\d_]{2,})"
     r"|(?<!\S)[aAI](?!\S)|[#;?!|。、]+|:(?!\d)|(?<!\d):|\.(?=\s|$)|,(?=\s|$)(?!\s*[-$\d])"
 )
-DASH = re.compile(r"([A-Za-z:])\s*[-−–—]\s+")  # between words, and no sign
-MARKED_STEP = re.compile(r"<<[^<>]*>>")  # as gsm8k marks its steps
-UNIT_LETTER = re.compile(r"(?<=\d)\s+[mgslLhKCF](?:/[mgslLh])?$")
+# between words, and no sign, as it is in "is - 5"
+DASH = re.compile(r"([A-Za-z:])(?:(?<!\bis)(?<!\bare)(?<!\bequals)\s*[-−–]|\s*—)\s+")
+UNIT_LETTER = re.compile(r"(?<=\d)\s+[mgslLhKCFNJWV](?:\s*/\s*[mgslLh]?)?$")
 POWER_OF_UNIT = re.compile(
-    r"(?<![A-Za-z\\])((?:[cdkm]?m|in|ft|yd|mi)\s*)\^\s*(?:\{\s*[23]\s*\}|[23])"
+    r"(?<![A-Za-z\\])((?:[cdkm]?m|in|ft|yd|mi|s)\s*)"
+    r"(?:\^\s*(?:\{\s*-?[123]\s*\}|[23])|(?<=\S)[23](?![\d.]))"
 )
 CELSIUS = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*[CFK]?$")
 DECORATION = '*€£¥₹"~` '
 # beside a number, these make it another number or none
 NUMBER_WORD = (
-    "hundred|thousand|million|billion|trillion|dozen|half|halves|thirds?|fourths|fifths"
-    "|tenths|hundredths|point|minus|negative|base"
+    "hundreds?|thousands?|millions?|billions?|trillions?|bn|dozens?|lakhs?|crores?"
+    "|hundert|tausend|million(?:en)?|milliarden?|billionen|mio|mrd|mille|milliers?|milliards?"
+    "|mil|millón|millones|milhão|milhões|mila|milioni|milione|miliardi"
+    "|тысяч[аи]?|тыс|миллион(?:а|ов)?|млн|миллиард(?:а|ов)?|млрд|ribu|juta"
+    "|[百千万亿兆萬億백천만억조]"
+    "|half|halves|thirds?|fourths|fifths|tenths|hundredths|point|minus|negative|base"
+    "|squared|cubed|factorial"
 )
 FUNCTION = (
     "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|exp|ln|log|lg|sqrt|min|max|gcd|lcm"
-    "|det|mod|pi|infty|infinity|inf|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau|phi"
-    "|omega"
+    "|det|mod|pi|infty|infinity|inf|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau"
+    "|phi|omega"
 )
-PERCENT_WORD = re.compile("per ?cent\\b")
+STAND_IN = "1234567"  # for what is in a box
+BOX = re.compile(r"\\f?boxed\s*\{[^{}]*\}")
+BINDS_BEFORE = re.compile(r"\d(?:\s+:\s*|:)$")
+BINDS_AFTER = re.compile(r":[\d\\]|\s+:\s*[\d\\]|\s*\|\s*[-+*/^]")
+RELATION = re.compile(
+    r"[=<>]|\\(?:approx|sim|simeq|cong|equiv|[lg]eq?(?:slant)?|[lg]t|neq?|to|in|implies|iff"
+    r"|therefore|[A-Za-z]*arrow|pmod|tag|checkmark|blacksquare|square)(?![A-Za-z])"
+)
+BRACKETS = r" .,;()[]{}\+"
+UNIT_SIGN = re.compile(
+    r"(?:\\mu\s*)?\\(?:mathrm|text|mbox|rm|operatorname)\s*\{[~\s]*\\?[A-Za-z][~\s]*\}"
+    r"|\\(?:AA|Omega)(?![A-Za-z])"
+)
 NO_NUMBER = re.compile(rf"{NUMBER_WORD}|pi|sqrt|exp|ln|log|sin|cos|tan|mod")
 
 
@@ -215,26 +229,30 @@ def last_number(text: str) -> str | None:
     if not found:
         return None
     before, number, after = found[-1]
-    if re.search(r"\d\s+\d{3}", number):  # "day 5 200 came"
-        return None
     return _checked(before[-1:], number, after[:1])
 
 
-def only_number(text: str) -> str | None:
-    """The number of a text that has one and perhaps its unit: 5 apples, 1/2, 5%, $3, ½."""
-    found = _numbers(text) if len(text) <= LONGEST else []
-    if len(found) != 1 or found[0][0]:
-        return None
-    _, number, after = found[0]
-    return None if {"and", "or"} & set(after) else _checked([], number, after)
+def is_side(before: str, after: str) -> bool:
+    """Whether a number between these texts would be a side of a formula, perhaps with a unit."""
+    before = BOX.sub(" 0 ", before).replace("\\!", "").replace("{:}", ":")
+    if BINDS_BEFORE.search(before) or BINDS_AFTER.match(after):
+        return False
+    after = UNIT_SIGN.sub(" ; ", after)
+    before = re.sub(r"(?<=[^\W\d_])$", " ", before)
+    for words, piece, more in _numbers(before + STAND_IN + after):
+        for side in RELATION.split(piece):
+            if STAND_IN in side:
+                number = _checked(words[-1:], side.strip(BRACKETS), more[:1])
+                return number in (STAND_IN, STAND_IN + "%")
+    return False
 
 
 def _numbers(text: str) -> list[tuple[list[str], str, list[str]]]:
     """The pieces of a text that have digits, each with the words before and after it."""
-    text = DASH.sub(r"\1 ", MARKED_STEP.sub("", text))
-    text = POWER_OF_UNIT.sub(r"\1", in_latex(text).replace("\n", " ; ").replace("-$", "-"))
-    text = clean(text)
-    words = [word.lower() for word in WORD.findall(text)]
+    text = DASH.sub(r"\1 ", text)
+    text = clean(in_latex(text).replace("\n", " ; "))
+    text = POWER_OF_UNIT.sub(r"\1", text)
+    words = [word.lower().rstrip("0123456789") for word in WORD.findall(text)]
     pieces = WORD.split(text)
     return [
         (words[:place], piece, words[place:])
@@ -247,13 +265,13 @@ def _checked(before: list[str], piece: str, after: list[str]) -> str | None:
     """The spelling of a number with these words beside it; None where it is no number."""
     if any(map(NO_NUMBER.fullmatch, [*before, *after])):
         return None
-    piece = re.split(r"=|\\approx", piece)[-1].strip(DECORATION)
+    piece = piece.rpartition("=")[2].strip(DECORATION)
     if ("(" in piece) != (")" in piece):
         piece = piece.strip("()")
     piece = CELSIUS.sub("", UNIT_LETTER.sub("", piece.rstrip()).rstrip(".,/ "))
     bare, signs = re.subn(r"\s*\\?%$", "", piece)
     bare = bare.strip(DECORATION)
-    percent = "%" if signs or PERCENT_WORD.match(" ".join(after)) else ""
+    percent = "%" if signs else ""
     if number_of(bare) is None:
         return None
     return (plain_number(bare) or bare.strip("()")) + percent

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from latex2sympy2_extended.math_normalization import units_regex_pattern
 from sympy.physics import units
 
-from gdro_lab.tasks.numerals import LONGEST, NUMBER_WORD, Number, clean, number_of
+from gdro_lab.tasks.numerals import (
+    CELSIUS,
+    LONGEST,
+    NUMBER_WORD,
+    POWER_OF_UNIT,
+    Number,
+    clean,
+    in_latex,
+    number_of,
+    plain_number,
+)
 
 TEXT = r"\\(?:text(?:rm|bf|it|normal)?|mbox|mathrm)\s*"
 MARKED = re.compile(rf"{TEXT}\{{([^{{}}]*)\}}")
@@ -22,16 +32,14 @@ PLAIN_UNIT = re.compile(rf"(.*\d[\d}}]*)\s*([A-Za-z][A-Za-z./ ]*{EXPONENT})\.?",
 PERCENT = re.compile(r"(.*?)\s*(?:\\?%|(?<![A-Za-z])per ?cent)\.?", re.DOTALL)
 DEGREES = re.compile(r"(.*?)\s*\^\s*\{?\s*\\circ\s*\}?\.?", re.DOTALL)
 CURRENCY = re.compile(r"(?:\\?(\$)|([€£¥]))\s*(.*)|(.*?)\s*([€£¥])", re.DOTALL)
-BASE = re.compile(
-    r"\(?((?=.*\d)[\dA-Z.]+)\)?\s*(?:_\s*(?:\{\s*\(?(\d+)\)?\s*\}|(\d))|\(?(?:in )?base (\d+)\)?)"
-)
+BASE = re.compile(r"\(?((?=.*\d)[\dA-Z.]+)\)?\s*(?:_\s*(?:\{\s*\(?(\d+)\)?\s*\}|(\d)))")
 # math-verify's units, each as a word, and more: "million" and "tenths" are none
 UNIT = re.compile(
     rf"{units_regex_pattern}|dollars?|euros?|USD|(?:kilo|centi|milli)(?:met|lit|gram)\w*"
 )
 SPELLINGS = {"mph": "mile/hour", "kmph": "kilometer/hour", "usd": "dollar", "in": "inch"}
 SPELLINGS |= {"lbs": "pound", "hr": "hour", "hrs": "hour", "min": "minute", "sec": "second"}
-NO_NOUN = rf"{NUMBER_WORD}|and|or|not|more|less|times|mod|squared|cubed|factorial|prime"
+NO_NOUN = rf"{NUMBER_WORD}|and|or|not|more|less|times|mod|prime"
 POWERS = ((r"\b(?:square|sq)\s+([A-Za-z]+)", r"\1^2"), (r"\bcubic\s+([A-Za-z]+)", r"\1^3"))
 
 
@@ -42,8 +50,6 @@ class Quantity:
     text: str
     unit: str = ""
     """In one spelling: "centimeter^2", "%", "base 8"; empty without one."""
-    may_be_variables: bool = False
-    """Whether the unit is so short, and marked by nothing, that it may be a factor: 2 m."""
 
     @property
     def number(self) -> Number | None:
@@ -54,8 +60,7 @@ class Quantity:
         """Whether an answer's unit agrees with this one, the key's."""
         if not other.unit or other.unit == self.unit:
             return True
-        is_added = not self.unit and not other.may_be_variables
-        return is_added and not other.unit.startswith(("%", "base"))
+        return not self.unit and not other.unit.startswith(("%", "base"))
 
     def is_met_by(self, other: "Quantity") -> bool | None:
         """Whether an answer is the same number as this one, the key's; None if one is no number."""
@@ -74,7 +79,7 @@ def quantity_of(text: str) -> Quantity:
     if len(text) > LONGEST:
         return Quantity(text)
     if match := BASE.fullmatch(clean(text)):
-        return Quantity(match[1], f"base {match[2] or match[3] or match[4]}")
+        return Quantity(match[1], f"base {match[2] or match[3]}")
     if match := CURRENCY.fullmatch(text):
         sign = match[1] or match[2] or match[5]
         return Quantity(match[3] or match[4] or "", "dollar" if sign == "$" else sign)
@@ -87,9 +92,18 @@ def quantity_of(text: str) -> Quantity:
         rest = quantity_of(match[1])  # as of 20^\circ\text{C}
         return Quantity(rest.text, rest.unit + _spelled(match[2]))
     if (match := PLAIN_UNIT.fullmatch(text)) and _is_unit(match[2]):
-        shortest = min(map(len, re.findall(r"[A-Za-z]+", match[2])))
-        return Quantity(match[1], _spelled(match[2]), shortest < 3)
+        return Quantity(match[1], _spelled(match[2]))
     return Quantity(text)
+
+
+def only_number(text: str) -> str | None:
+    """The number that a text is, perhaps with a unit that is known: 5 cm, 1/2, 5%, $3, ½."""
+    text = POWER_OF_UNIT.sub(r"\1", in_latex(text.strip('*`" ')))
+    quantity = quantity_of(CELSIUS.sub("", text))
+    if quantity.number is None or quantity.unit.startswith("base"):
+        return None
+    bare = clean(quantity.text).strip("()")
+    return (plain_number(bare) or bare) + "%" * (quantity.unit == "%")
 
 
 def _is_unit(text: str) -> bool:

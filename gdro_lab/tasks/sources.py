@@ -5,14 +5,20 @@ readers that guess types make 7 of "007" and a date of "2020-01-01".
 """
 
 import bz2
+import contextlib
+import csv
 import gzip
+import io
 import json
 import lzma
 import re
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from gdro.files import without_repeats
 
@@ -23,15 +29,12 @@ KINDS = (*LINES, ".json", *TABLES, ".parquet")
 PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
-class WrittenNumber(str):
-    """A number in JSON, as it was written: 1e-7 stays 1e-7, and 2.50 stays 2.50."""
-
-
 class RawRow(NamedTuple):
     """A row of a source."""
 
     columns: Any
-    """A mapping; of a table without a header, the list of its cells."""
+    """A mapping; of a table without a header, the list of its cells; of a broken line, what is
+    wrong with it."""
     label: str
     """What names it in a report."""
     part: str = ""
@@ -73,11 +76,7 @@ def find_place(source: str, config: str | None = None, split: str | None = None)
     """
     path = Path(source)
     if path.exists():
-        check_path(path)
-        if path.is_file() and (config or split):
-            raise ValueError(
-                f"a file has neither config nor split, got {config!r} and {split!r} for {source!r}"
-            )
+        check_path(path, config, split)
         return Place((path,), source, config, split or "train")
     if split_name(path)[1] in KINDS:
         raise ValueError(f"the file {source!r} is not there (looked in {Path.cwd()})")
@@ -87,12 +86,16 @@ def find_place(source: str, config: str | None = None, split: str | None = None)
     return Place((), source, config, split or "train")
 
 
-def check_path(path: Path) -> None:
-    """Refuse (ValueError) a path that is no folder and no file of a known kind."""
+def check_path(path: Path, config: str | None = None, split: str | None = None) -> None:
+    """Refuse (ValueError) a path that is no folder and no file of a known kind, without splits."""
     if not path.is_dir() and not (path.is_file() and split_name(path)[1] in KINDS):
         raise ValueError(
             f"a source must be a folder, or a file that ends in {', '.join(KINDS)}, perhaps with "
             f"{', '.join(PACKED)} behind it, got {str(path)!r}"
+        )
+    if path.is_file() and (config or split):
+        raise ValueError(
+            f"a file has neither config nor split, got {config!r} and {split!r} for {str(path)!r}"
         )
 
 
@@ -118,41 +121,144 @@ def _read(path: Path | None, place: Place, has_header: bool) -> list[Any]:
         return read_file(path, has_header)
     import datasets
 
-    if path is not None and (path / "dataset_info.json").is_file():
-        return datasets.load_from_disk(str(path)).to_list()
-    if path is not None and (path / "dataset_dict.json").is_file():
-        return datasets.load_from_disk(str(path))[place.split].to_list()
-    where = place.hub_id if path is None else str(path)
-    return datasets.load_dataset(where, place.config, split=place.split).to_list()
+    if path is None:
+        return _to_list(datasets.load_dataset(place.hub_id, place.config, split=place.split))
+    names = [name.strip() for name in place.split.split("+")]
+    if (path / "dataset_info.json").is_file():
+        return _read_saved(path, path)
+    if (path / "dataset_dict.json").is_file():
+        found = json.loads((path / "dataset_dict.json").read_text())["splits"]
+        _check_splits(names, found)
+        return [row for name in names for row in _read_saved(path / name, path)]
+    # its files, by their names or its README; each is then read as it is written
+    with tempfile.TemporaryDirectory() as cache:
+        builder = datasets.load_dataset_builder(str(path), place.config, cache_dir=cache)
+    files = builder.config.data_files
+    _check_splits(names, files)
+    inside = [_inside(path, Path(file)) for name in names for file in files[name]]
+    return [row for file in inside for row in read_file(file, has_header)]
+
+
+def _check_splits(names: Sequence[str], found: Iterable[str]) -> None:
+    unknown = [name for name in names if name not in found]
+    if unknown:
+        raise ValueError(f"a split must be one of {list(found)}, got {unknown[0]!r}")
+
+
+def _read_saved(folder: Path, root: Path) -> list[Any]:
+    """The rows of a data set that `save_to_disk` has written."""
+    import datasets
+
+    for part in json.loads((_inside(root, folder) / "state.json").read_text())["_data_files"]:
+        _inside(root, folder / part["filename"])
+    return _to_list(datasets.load_from_disk(str(folder)))
+
+
+def _inside(folder: Path, path: Path) -> Path:
+    """The path; ValueError where a file of the folder names one that is elsewhere."""
+    # the hub's cache has links from snapshots to its blobs
+    root = folder.parents[1] if folder.parent.name == "snapshots" else folder
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise ValueError(f"its files must lie in it, got {str(path)!r}")
+    return path
 
 
 def read_file(path: Path, has_header: bool = True) -> list[Any]:
-    """All rows of a file; ValueError if it is not what its ending says."""
+    """All rows of a file; in place of a broken one, a ValueError that names its line."""
     _, kind, packed = split_name(path)
     if kind == ".parquet":
+        import datasets
         from pyarrow import parquet
 
-        return parquet.read_table(path).to_pylist()
-    with PACKED.get(packed, open)(path, "rt", encoding="utf-8-sig", newline="") as stream:
+        return _to_list(datasets.Dataset(parquet.read_table(path)))
+    check_path(path)
+    with PACKED.get(packed, open)(path, "rt", encoding="utf-8-sig", newline=None) as stream:
         if kind in TABLES:
-            import pandas as pd
-
-            header = 0 if has_header else None
-            sep = "\t" if kind == ".tsv" else None
-            table = pd.read_csv(
-                stream, sep=sep, header=header, dtype=str, keep_default_na=False, engine="python"
-            )
-            return table.to_dict("records") if has_header else table.to_numpy().tolist()
+            return _cells(stream.read(), has_header)
+        if kind in LINES:
+            return _lines(stream)
         text = stream.read()
-    if kind in LINES:
-        rows = [_parse(line) for line in text.splitlines() if line.strip()]
-    else:
+    try:
         value = _parse(text)
-        lists = [part for part in value.values() if isinstance(part, list)] if _is(value) else []
-        rows = value if isinstance(value, list) else lists[0] if len(lists) == 1 else [value]
+    except json.JSONDecodeError as error:
+        if error.msg != "Extra data":
+            raise
+        return _lines(io.StringIO(text))  # under another name
+    parts = value.values() if _is(value) else []
+    lists = [part for part in parts if isinstance(part, list) and all(map(_is, part))]
+    rows = value if isinstance(value, list) else lists[0] if len(lists) == 1 else [value]
     if not all(map(_is, rows)):
         raise ValueError("each row must be an object with columns")
     return rows
+
+
+def _lines(stream: Iterable[str]) -> list[Any]:
+    """The rows of JSON lines."""
+    rows: list[Any] = []
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        try:
+            row = _parse(line)
+            fault = None if _is(row) else "an object with columns"
+        except (ValueError, RecursionError) as error:
+            fault = f"JSON ({getattr(error, 'msg', error)})"
+        rows.append(ValueError(f"line {number} is not {fault}") if fault else row)
+    return rows
+
+
+def _cells(text: str, has_header: bool) -> list[Any]:
+    """The rows of a table, whose delimiter is that by which most rows have as many cells."""
+
+    def read(sign: str) -> list[tuple[int, list[str]]]:
+        reader = csv.reader(io.StringIO(text), delimiter=sign, skipinitialspace=True, strict=True)
+        return [(reader.line_num, row) for row in reader if row]
+
+    tables = []
+    for sign in "\t;|,":
+        with contextlib.suppress(csv.Error):
+            tables.append(read(sign))
+    if not tables:
+        read(",")  # for its error
+    rows = max(tables, key=lambda rows: sum(1 < len(row) == len(rows[0][1]) for _, row in rows))
+    if not rows:
+        return []
+    names = rows.pop(0)[1] if has_header else []
+    if len(set(names)) < len(names):
+        raise ValueError(f"each column must have a name of its own, got {names}")
+    count = len(names) or len(rows[0][1])
+    return [
+        ValueError(f"line {number} has {len(row)} cells in place of {count}")
+        if len(row) != count
+        else dict(zip(names, row, strict=True))
+        if has_header
+        else row
+        for number, row in rows
+    ]
+
+
+def _to_list(dataset: Any) -> list[Any]:
+    """The rows of a data set, with floats of 16 and 32 bits as they were written."""
+    kinds = {field.name: str(field.type) for field in dataset.data.schema}
+    short = {
+        name: np.float16 if "halffloat" in kind else np.float32
+        for name, kind in kinds.items()
+        if "float" in kind
+    }
+    rows = dataset.to_list()
+    for row in rows:
+        row |= {name: _as_written(row[name], kind) for name, kind in short.items()}
+    return rows
+
+
+def _as_written(value: Any, kind: Any) -> Any:
+    """0.1, where a float of 32 bits has become 0.10000000149011612."""
+    if isinstance(value, list):
+        return [_as_written(item, kind) for item in value]
+    if _is(value):
+        return {name: _as_written(item, kind) for name, item in value.items()}
+    is_short = isinstance(value, float) and not value.is_integer() and value == kind(value)
+    return float(str(kind(value))) if is_short else value
 
 
 def _is(value: Any) -> bool:
@@ -160,10 +266,5 @@ def _is(value: Any) -> bool:
 
 
 def _parse(text: str) -> Any:
-    """A JSON value whose numbers stay the texts that were written."""
-    return json.loads(
-        text,
-        parse_int=WrittenNumber,
-        parse_float=WrittenNumber,
-        object_pairs_hook=without_repeats,
-    )
+    """A JSON value whose numbers stay the texts that were written: 1e-7, 2.50."""
+    return json.loads(text, parse_int=str, parse_float=str, object_pairs_hook=without_repeats)

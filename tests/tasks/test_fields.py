@@ -1,4 +1,4 @@
-"""What a row holds: fields by path, chats, choices, several answers, and keys in their form."""
+"""What a row holds: fields by path, chats, choices, and keys in their form."""
 
 import json
 import re
@@ -58,7 +58,7 @@ VERL = [
     {
         "data_source": "sums",
         "prompt": [
-            {"content": "Answer in a box.", "role": "system"},
+            {"content": "Answer in \\boxed{}.", "role": "system"},
             {"content": f" {a}+{a}? ", "role": "user"},
         ],
         "ability": "math",
@@ -94,16 +94,16 @@ def test_all_messages_but_the_last_may_be_the_prompt(load):
     chat = [{"role": "system", "content": "Be brief."}, *user("3+4?")]
     rows = [{"messages": [*chat, {"role": "assistant", "content": "So \\boxed{7}"}]}]
     columns = {"problem": "messages.:-1", "answer": "messages.-1.content"}
-    split = load(rows, columns=columns, answer="boxed")
+    split = load(rows, columns=columns, answer="boxed", completion="last_number")
     assert [(row["prompt"], row["answer"]) for row in split.rows] == [(chat, "7")]
 
 
 def test_a_chat_of_one_message_is_a_text_for_a_model_without_a_template(load):
     rows = [{"question": user("3+4?"), "answer": "7"}]
-    assert load(rows, chat=False).rows[0]["prompt"] == "3+4?"
+    assert load(rows, chat=False, completion="whole").rows[0]["prompt"] == "3+4?"
     rows[0]["question"].insert(0, {"role": "system", "content": "Be brief."})
     with pytest.raises(ValueError, match=r"own, row 0: .*2 messages.*template"):
-        load(rows, chat=False)
+        load(rows, chat=False, completion="whole")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_chat_that_cannot_be_a_prompt_is_refused(load, chat, message):
 def test_chats_repeat_whatever_their_system_prompt_is(load):
     chats = [user("3+4?"), [{"role": "system", "content": "Be brief."}, *user("3+4?")]]
     rows = [{"question": chat, "answer": "7"} for chat in [*chats, chats[1][1:]]]
-    split = load(rows, deduplicate=True)
+    split = load(rows, completion="whole")
     assert len(split.rows) == 1
 
 
@@ -147,11 +147,6 @@ def test_chats_repeat_whatever_their_system_prompt_is(load):
         {"columns": {"problem": 0, "answer": "answer"}},
         {"columns": {"problem": True}},
         {"columns": {"problem": []}},
-        {"several": "most"},
-        {"tolerance": -0.1},
-        {"tolerance": 1},
-        {"compare": "words"},
-        {"decimal": ";"},
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(fields):
@@ -159,7 +154,7 @@ def test_settings_that_cannot_be_meant_are_refused(fields):
         MathChoice(kind="math", **({"train": "own.jsonl"} | fields))
 
 
-# --------------------------------------------------- several answers, tolerance, text, their form
+# ------------------------------------------------------------------------- answers and their form
 
 
 def test_what_is_evaluated_is_tried_before_training(load, tmp_path):
@@ -168,30 +163,12 @@ def test_what_is_evaluated_is_tried_before_training(load, tmp_path):
         load([{"question": "3+4?", "answer": "7"}], evaluate=[str(tmp_path / "held.jsonl")])
 
 
-def test_a_list_of_answers_needs_to_be_explained(load):
+def test_a_list_of_answers_has_one(load):
     rows = [{"question": "How many?", "answer": ["one", "one season"]}]
-    with pytest.raises(ValueError, match=r"row 0: .*several"):
+    with pytest.raises(ValueError, match=r"row 0: .*answer\.0"):
         load(rows)
+    assert answers(load(rows, columns={"answer": "answer.0"})) == ["one"]
     assert answers(load([{"question": "How many?", "answer": ["7"]}])) == ["7"]
-    either = load(rows, several="any", compare="text")
-    assert answers(either) == [["one", "one season"]]
-    given = ["\\boxed{one}", "\\boxed{One season}", "\\boxed{two}"]
-    assert either.reward(given, answers(either) * 3) == [1.0, 1.0, -1.0]
-    rows = [{"question": "Both roots?", "answer": ["2", "-3"]}, {"question": "1?", "answer": 1}]
-    both = load(rows, several="all")
-    assert answers(both) == [["2", "-3"], ["1"]]
-    given = ["\\boxed{-3, 2}", "\\boxed{2}", "\\boxed{1}"]
-    assert both.reward(given, [["2", "-3"], ["2", "-3"], ["1"]]) == [1.0, -1.0, 1.0]
-
-
-def test_tolerance_and_text_are_settings(load):
-    rows = [{"question": "g?", "answer": "9.81"}]
-    split = load(rows, tolerance=0.01)
-    assert split.reward(["\\boxed{9.8}", "\\boxed{9.6}"], ["9.81"] * 2) == [1.0, -1.0]
-    split = load(rows)
-    assert split.reward(["\\boxed{9.8}"], ["9.81"]) == [-1.0]
-    split = load([{"question": "Who?", "answer": "Ada Lovelace"}], compare="text")
-    assert split.reward(["\\boxed{ada lovelace}", "\\boxed{Ada}"], ["Ada Lovelace"] * 2) == [1, -1]
 
 
 @pytest.mark.parametrize(
@@ -228,8 +205,6 @@ def test_a_text_that_holds_nested_values_is_refused(load, column, text):
     row = {"question": "3+4?", "answer": "7"} | {column: text}
     with pytest.raises(ValueError, match=f"own, row 0: its '{column}' is a text that holds nested"):
         load([row])
-    if column == "answer":  # a program's output is a text
-        assert answers(load([row], compare="text")) == [text]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +239,7 @@ def test_the_profile_lines_on_the_page_can_be_meant():
 def test_where_nearly_all_rows_are_left_out_the_message_says_so(load):
     rows = [{"question": f"{n}?", "answer": "none at all " * 40} for n in range(60)]
     rows[7]["answer"] = "7"
-    with pytest.raises(ValueError, match=r"only 1 usable of 60 rows.*row 0.*no number") as caught:
+    with pytest.raises(ValueError, match=r"only 1 usable of 60 rows.*row 0") as caught:
         load(rows, answer="number", held_out=2, evaluate=[])
     assert len(str(caught.value)) < 700
     rows = rows[:4] + [row | {"answer": "1"} for row in rows[4:6]]

@@ -162,10 +162,10 @@ def broken(name, row, **change):
         ("amc", broken("amc", 2, answer=float("nan")), "row 2"),
         ("amc", fixture_rows("amc") + fixture_rows("amc")[:1], "row 3"),
         ("amc", [{"problem": "1+1?", "id": 1}], "'answer'"),
-        ("amc", [7], "7"),
+        ("amc", [7], "object"),
         ("olympiad", broken("olympiad", 0, final_answer=[]), "answer"),
         ("gpqa", broken("gpqa", 0, **{"Incorrect Answer 2": None}), "choices"),
-        ("gsm8k", broken("gsm8k", 1, answer="It is 3."), "row 1: .*####"),
+        ("gsm8k", broken("gsm8k", 1, answer="It is 3."), "row 1: .*hash"),
         ("asdiv", broken("asdiv", 2, answer="Bo (the boy)"), "row 2: .*number"),
         ("mawps", broken("mawps", 0, Numbers="14.0"), "row 0: .*14"),
     ],
@@ -229,12 +229,13 @@ def test_the_hub_is_asked_for_what_the_profile_names(monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     source = {"source": "someone/sums", "config": "small", "split": "test"}
-    read = split(train=source, evaluate=["openai/gsm8k"], deduplicate=False)
+    read = split(train=source, evaluate=["amc"], paths=PATHS)
     assert {row["dataset"] for row in read.rows} == {"sums"}
     assert asked == [(("someone/sums", "small"), {"split": "test"})]
     found = datasets.Dataset.from_list(fixture_rows("gsm8k-test"))
     monkeypatch.setattr(datasets, "load_dataset", lambda *place, **_: found)
-    read = split(evaluated=True, train="someone/sums", evaluate=["gsm8k-test", "someone/own"])
+    hashed = {"source": "someone/own", "answer": "hash"}
+    read = split(evaluated=True, train="someone/sums", evaluate=["gsm8k-test", hashed])
     assert [row["answer"] for row in read.rows][:2] == ["20", "20"]
     assert {row["family"] for row in read.rows} == {"gsm8k-test-2", "gsm8k-test-3", "own"}
 
@@ -364,16 +365,15 @@ def test_training_problems_are_drawn_by_share(sums):
 def test_what_repeats_or_is_evaluated_is_not_trained_on(tmp_path):
     texts = ["What is  3+4 ?", "what is $3+4$", "What is 3-4?", "What is 1.5+1?", "What is 15+1?"]
     texts += ["f'(2)?", "f''(2)?", "What is 1:5+1?"]
-    rows = [{"question": text, "answer": place} for place, text in enumerate(texts)]
+    rows = [{"question": text, "answer": max(1, place)} for place, text in enumerate(texts)]
     train = write_lines(tmp_path / "train.jsonl", rows)
     seen = write_lines(tmp_path / "seen.jsonl", [{"question": "WHAT IS 3-4", "answer": "-1"}])
     fields = {"train": str(train), "evaluate": [str(seen)]}
     kept = split(**fields)
-    assert [row["answer"] for row in kept.rows] == ["0", "3", "4", "5", "6", "7"]
+    assert [row["answer"] for row in kept.rows] == ["1", "3", "4", "5", "6", "7"]
     assert ["repeats" in fault for fault in kept.dropped] == [True, False]
     assert "seen/" in kept.dropped[1]
     assert len(split(evaluated=True, **fields).rows) == 1
-    assert len(split(**fields, deduplicate=False).rows) == len(rows)
     copy = write_lines(tmp_path / "copy.jsonl", rows)
     with pytest.raises(ValueError, match=r"task\.train must have problems"):
         split(train=str(train), evaluate=[str(copy)])

@@ -36,8 +36,11 @@ TEXTS = ["grass", "blood", "snow"]
 )
 def test_choices_come_in_many_forms(load, row, fields):
     columns = {"choices": fields.get("choices", "choices")}
-    split = load([STEM | row], columns=columns, answer=fields.get("answer", "letter"))
-    assert answers(split) == ["B"]
+    reader = fields.get("answer", "letter")
+    first = {"question": "Which is green?", "choices": TEXTS, "answer": 0}
+    rows = [STEM | row, first] if reader == "index" else [STEM | row]
+    split = load(rows, columns=columns, answer=reader)
+    assert answers(split)[0] == "B"
     assert split.rows[0]["prompt"][0]["content"].startswith(SHOWN + "\n\nPlease reason")
     assert "the letter of the correct choice" in split.rows[0]["prompt"][0]["content"]
 
@@ -69,7 +72,7 @@ def test_choices_that_cannot_be_meant_are_refused(load, row, reader, message):
 @pytest.mark.parametrize("reader", ["index", "letter", "whole"])
 def test_a_row_without_a_right_choice_is_left_out(load, reader):
     rows = [STEM | {"choices": TEXTS, "answer": answer} for answer in (None, "", "1")]
-    rows[-1]["answer"] = {"index": "1", "letter": "B", "whole": TEXTS[1]}[reader]
+    rows[-1]["answer"] = {"index": "0", "letter": "B", "whole": TEXTS[1]}[reader]
     assert len(load(rows, columns={"choices": "choices"}, answer=reader).rows) == 1
 
 

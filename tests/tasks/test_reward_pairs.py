@@ -10,7 +10,7 @@ from gdro_lab.tasks.math_reward import MathReward
 
 TABLE = Path(__file__).parents[1] / "fixtures" / "rewards" / "pairs.csv"
 with TABLE.open(newline="") as file:
-    PAIRS = [pair for pair in csv.DictReader(file) if not pair["key"].startswith('["')]
+    PAIRS = list(csv.DictReader(file))
 KINDS = sorted({pair["kind"] for pair in PAIRS})
 
 
@@ -47,10 +47,10 @@ NUMBERS = {  # in a text, and in a column that must hold a number
     "1e-7": ("1e-7", "1e-7"),
     "2/6": ("2/6", "2/6"),
     "5%": ("5%", "5%"),
-    "50 percent": ("50%", "50%"),
+    "50 percent": ("50", "50%"),
     "5 apples": ("5", "5"),
     "½": ("1/2", "1/2"),
-    "1½ cups": ("1 1/2", "1 1/2"),
+    "1½ cups": ("1 1/2", None),
     "9 (apples)": ("9", "9"),
     "9 apples and 3 pears": ("3", None),
     "It is -3.": ("-3", None),
@@ -59,23 +59,31 @@ NUMBERS = {  # in a text, and in a column that must hold a number
     "5-3": (None, None),
     "2^4": (None, None),
     "4 million": (None, None),
+    "3万": (None, None),
+    "1.5 crore": (None, None),
+    "2 Millionen": (None, None),
+    "3 Stück": ("3", None),
+    "0.(3)": ("1/3", "1/3"),
+    "5!": ("5", None),
+    ">=5": ("5", None),
+    "5 squared": (None, None),
+    "18cm2": ("18", "18"),
+    "CO2": (None, None),
     "2 pi": (None, None),
     "6:30": (None, None),
     "4:3": (None, None),
     "5 and a half": ("5", None),
-    "on day 5 200 came": (None, None),
-    "12*3 = $36": ("36", "36"),
+    "12*3 = $36": ("36", None),
     "$1,234.50": ("1234.5", "1234.5"),
     "five": (None, None),
     "Ответ: 18 рублей": ("18", None),
-    "18 años": ("18", "18"),
+    "18 años": ("18", None),
     "答案是18。": ("18", None),
-    "18元": ("18", "18"),
-    "18\n\nQ: A man walks": ("18", "18"),
+    "18元": ("18", None),
+    "18\n\nQ: A man walks": ("18", None),
     "18 cm^2": ("18", "18"),
     "18 m/s": ("18", "18"),
     "18°C": ("18", "18"),
-    "<answer>18</answer>": ("18", None),
     "`18`": ("18", "18"),
     "": (None, None),
 }
@@ -91,6 +99,8 @@ def test_a_key_in_tags_or_in_a_box_is_opened():
     assert read_key(r"#### \boxed{4}", "hash") == "4"
     assert read_key(r"\boxed{4}", "whole") == "4"
     assert read_key("<answer></answer>", "tags") is None
+    assert read_key(r"so $-\boxed{5}$", "boxed") is None
+    assert read_key("Answer: 4\n**Answer:** 1,200", "answer_line") == "1200"
 
 
 def test_a_key_that_its_own_reader_never_returns_is_found():

@@ -1,0 +1,83 @@
+"""Folders of files, and of `save_to_disk`: splits, and nothing that is elsewhere."""
+
+import json
+
+import datasets
+import pytest
+
+from gdro_lab.tasks import math_data as tasks
+from gdro_lab.tasks.math_sets import Schema
+from gdro_lab.tasks.sources import find_place, read_raw_rows
+
+ROWS = [{"question": "What is 3+4?", "answer": "7"}]
+
+
+def read(path, **options):
+    return tasks.read_problems(
+        tasks.own_source(str(path), Schema(("question",), "answer"), **options)
+    )
+
+
+def write_folder(folder):
+    """A folder as the hub has it, with a file beside it that is not its own."""
+    folder.mkdir()
+    rows = [json.dumps({"question": f"{number}?", "answer": number}) for number in range(7)]
+    for name, part in {"train-0": rows[:2], "train-1": rows[2:4], "test": rows[4:6]}.items():
+        (folder / f"{name}.jsonl").write_text("\n".join(part))
+    (folder.parent / "outside.jsonl").write_text(rows[6])
+
+
+def test_splits_of_a_folder(tmp_path):
+    """By the names of files, or as its README says."""
+    write_folder(tmp_path / "own")
+    for split, keys in {"train": "0123", "test": "45", "train+test": "012345"}.items():
+        problems, _ = read(tmp_path / "own", split=split)
+        assert "".join(problem.answer for problem in problems) == keys
+    with pytest.raises(ValueError, match="'dev'"):
+        read(tmp_path / "own", split="dev")
+    named = "configs:\n- {config_name: small, data_files: train-0.jsonl}"
+    (tmp_path / "own/README.md").write_text(f"---\n{named}\n---\n")
+    assert len(read(tmp_path / "own", config="small")[0]) == 2
+
+
+@pytest.mark.parametrize("where", ["readme", "absolute", "link", "saved", "split"])
+def test_a_folder_reads_no_file_that_is_elsewhere(tmp_path, where):
+    folder = tmp_path / "own"
+    write_folder(folder)
+    outside = tmp_path / "outside.jsonl"
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "other")
+    if where == "link":
+        (folder / "train-0.jsonl").unlink()
+        (folder / "train-0.jsonl").symlink_to(outside)
+    elif where in ("readme", "absolute"):
+        named = outside if where == "absolute" else "../outside.jsonl"
+        text = f"---\nconfigs:\n- config_name: default\n  data_files: {named}\n---\n"
+        (folder / "README.md").write_text(text)
+    elif where == "saved":
+        datasets.Dataset.from_list(ROWS).save_to_disk(folder)
+        state = json.loads((folder / "state.json").read_text())
+        state["_data_files"] = [{"filename": "../other/data-00000-of-00001.arrow"}]
+        (folder / "state.json").write_text(json.dumps(state))
+    else:
+        (folder / "dataset_dict.json").write_text('{"splits": ["../other"]}')
+    with pytest.raises(ValueError, match="must lie in it"):
+        read(folder, split="../other" if where == "split" else "train")
+
+
+def test_reading_leaves_no_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    write_folder(tmp_path / "own")
+    assert len(read(tmp_path / "own")[0]) == 4
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_column_of_mixed_types_holds_values_not_json(tmp_path):
+    features = {"question": datasets.Value("string"), "answer": datasets.Json()}
+    answers = [r"\frac{1}{2}", 7, {"key": "b"}, None]
+    columns = {"question": list("ABCD"), "answer": answers}
+    made = datasets.Dataset.from_dict(columns, datasets.Features(features))
+    made.save_to_disk(tmp_path / "saved")
+    made.to_parquet(tmp_path / "own.parquet")
+    for name in ("saved", "own.parquet"):
+        rows = read_raw_rows(find_place(str(tmp_path / name)))
+        assert [row.columns["answer"] for row in rows] == answers
