@@ -59,21 +59,21 @@ def test_every_subcommand_has_help(name):
 def test_a_run_has_the_first_seed_of_its_profile_unless_another_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # the process of the tests keeps its handlers
-    monkeypatch.setattr("gdro_lab.experiments.jobs.set_up_process", lambda: None)
+    monkeypatch.setattr("gdro_lab.machine.set_up_process", lambda: None)
     profile = {"seeds": [3, 4], "one_task": True, "variants": {"grpo": {"method": "grpo"}}}
     Path("own.yaml").write_text(json.dumps(profile))
     seeds = []
 
-    def evaluate(profile, variant, seed, folder, cache_dir):
-        seeds.append((seed, str(folder)))
+    def evaluate(run, folder, cache_dir):
+        seeds.append((run.replicate, str(folder)))
         return [{"successes": 1, "trials": 2}]
 
-    monkeypatch.setattr("gdro_lab.experiments.evaluation.evaluate_variant", evaluate)
-    monkeypatch.setattr("gdro_lab.experiments.training.train_variant", evaluate)
+    monkeypatch.setattr("gdro_lab.experiments.play.evaluate_run", evaluate)
+    monkeypatch.setattr("gdro_lab.experiments.play.train_run", evaluate)
     for more in ([], ["--seed", "4"]):
         ended = CliRunner().invoke(main, ["evaluate", "own.yaml", "base", *more])
         assert ended.exit_code == 0, ended.output
-    ended = CliRunner().invoke(main, ["train", "own.yaml", "grpo", "--folder", ""])
+    ended = CliRunner().invoke(main, ["train", "own.yaml", "grpo"])
     assert ended.exit_code == 0, ended.output
     seeds_and_folders = [(3, "base/seed3"), (4, "base/seed4"), (3, "grpo/seed3")]
     assert seeds == [(seed, f"runs/own/{folder}") for seed, folder in seeds_and_folders]

@@ -75,6 +75,20 @@ class TrainChoice(Strict):
     eval_prompts: BoundedCount = 128
     """The most held-out prompts that TRL evaluates while training."""
 
+    @model_validator(mode="after")
+    def _has_whole_batches(self) -> Self:
+        unit = self.updates_per_step * self.num_iterations
+        if self.max_steps % unit != 0:
+            raise Refusal(
+                f"max_steps must be a multiple of {unit} updates a batch, got {self.max_steps}"
+            )
+        if self.save_steps < self.max_steps and self.save_steps % unit != 0:
+            # a checkpoint within a batch does not resume to the same weights
+            raise Refusal(
+                f"save_steps must be a multiple of {unit} updates a batch, got {self.save_steps}"
+            )
+        return self
+
     @property
     def generation_batches(self) -> int:
         """Generation batches of the whole training, one row of the record each."""
@@ -134,6 +148,12 @@ class EvaluationChoice(Strict):
     one is the memorization gap."""
     texts: BoundedNatural = 0
     """Held-out problems of each family whose texts are kept, for results/texts.md."""
+
+    @model_validator(mode="after")
+    def _samples_enough(self) -> Self:
+        if self.k > self.samples:
+            raise Refusal(f"evaluation.k must be at most the {self.samples} samples, got {self.k}")
+        return self
 
     def steps(self, max_steps: int) -> list[int]:
         """The steps of a training that `at` names."""
@@ -220,3 +240,32 @@ class Variant(Strict):
         if re.search(r"[$|\n]", self.label):  # a formula, or the end of a cell
             raise ValueError(f"label must have no $, | or line end, got {self.label!r}")
         return self
+
+
+def check_together(
+    train: TrainChoice, model: ModelChoice, launch: LaunchChoice, evaluation: EvaluationChoice
+) -> None:
+    """Refuse (Refusal) blocks that are right one by one and cannot be trained together."""
+    train.local_batch(launch.processes)
+    if model.is_unsloth and launch.shards:
+        raise Refusal(f"launch.config must not shard the weights of Unsloth, got {launch.config!r}")
+    if model.kind == "unsloth-lora" and train.use_vllm != model.fast_inference:
+        raise Refusal(
+            "use_vllm and fast_inference must be equal for unsloth-lora, "
+            f"got {train.use_vllm} and {model.fast_inference}"
+        )
+    if not evaluation.at:
+        return
+    if len(evaluation.steps(train.max_steps)) < len(evaluation.at):
+        raise Refusal(
+            "evaluation.at must name different steps between the first and the last of "
+            f"{train.max_steps}, got {evaluation.at}"
+        )
+    is_like = train.use_vllm == (evaluation.engine == "vllm")
+    options = train.model_extra or {}
+    sleeps = options.get("vllm_enable_sleep_mode") or options.get("vllm_mode") == "server"
+    if not is_like or sleeps or launch.processes > 1 or model.is_unsloth:
+        raise Refusal(
+            "evaluation.at needs one process without Unsloth, whose engine is that of the "
+            f"evaluation and stays awake, got {evaluation.at}"
+        )

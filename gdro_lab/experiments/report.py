@@ -22,7 +22,6 @@ from gdro_lab.experiments.figures import paper_figures, select_runs
 from gdro_lab.experiments.memorization import train_scores
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import TOTALS, read_result, totals
-from gdro_lab.experiments.run import list_runs
 from gdro_lab.experiments.scores import K, score_families
 from gdro_lab.experiments.style import save, use_style
 from gdro_lab.experiments.table import compare, format_table, rows_as_csv, rows_of
@@ -49,20 +48,26 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
     starts: dict[Any, str] = {}
     uids_of: dict[Any, list[str]] = {}
     variants = [BASE, *profile.variants]
-    for listed in sorted(list_runs(profile), key=lambda run: variants.index(run.method)):
+    for listed in sorted(profile.runs(), key=lambda run: variants.index(run.configuration)):
         folder = listed.file(Path(runs_dir)).parent
-        run: dict[str, Any] = {"variant": listed.method, "seed": listed.seed}
-        run |= read_result(folder, profile=profile.name, **run)
+        run = {"variant": listed.configuration, "seed": listed.replicate}
+        run |= read_result(folder)
         run["evaluation"].sort(key=lambda row: row["uid"])
         manifest = run["manifest"]
+        for name, value in listed.place.items():
+            if manifest.get(name) != value:
+                raise Refusal(
+                    f"{folder} must hold {name} {value!r}, got {manifest.get(name)!r}: a copy is "
+                    "not a run; delete its folder"
+                )
         if manifest.get("settings") != listed.settings:
             raise Refusal(
                 f"runs must be those of profile {profile.name!r} as it is now, got other settings "
                 f"in {folder}"
             )
-        if starts.setdefault(listed.base, manifest["start"]) != manifest["start"]:
+        if starts.setdefault(listed.start_title, manifest["start"]) != manifest["start"]:
             raise Refusal(f"{folder} started from another base than other runs did: train it again")
-        drawn = None if profile.one_task else listed.seed
+        drawn = None if profile.one_task else listed.replicate
         uids = [row["uid"] for row in run["evaluation"]]
         if uids_of.setdefault(drawn, uids) != uids:
             raise Refusal(
@@ -80,7 +85,7 @@ def trl_rows(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
         if "families" in run["manifest"]:  # the base, not trained, takes those of its seed
             counts = pd.Series(run["manifest"]["families"])
             shares[run["seed"]] = (counts / counts.sum()).to_dict()
-    columns = {(run.method, run.seed): run.columns for run in list_runs(profile)}
+    columns = {(run.configuration, run.replicate): run.columns for run in profile.runs()}
     checkpoints = []
     for run in runs:
         of_run = columns[run["variant"], run["seed"]]

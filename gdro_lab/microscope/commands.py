@@ -8,18 +8,34 @@ import click
 from gdro_lab import numerics
 
 SEED = click.IntRange(0, 2**32 - 1)
+
+
+class Place(click.Path):
+    """A path that is not empty: '' would be the working directory, or the default."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; a usage error for ''."""
+        if value == "":
+            self.fail("must name a file or folder, got ''", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 CACHE_DIR = click.option(
-    "--cache-dir", default=".cache/bases", show_default=True, help="Where models are kept."
+    "--cache-dir",
+    default=".cache/bases",
+    show_default=True,
+    type=Place(),
+    help="Where models are kept.",
 )
 
 
-@click.group("microscope")
+@click.group("microscope", short_help="Gradients of batches, exactly, for any method.")
 def microscope() -> None:
     """The gradient of a batch itself: its mean, bias and variance, for any method."""
 
 
 @microscope.command("make")
-@click.argument("pool", type=click.Path(dir_okay=False))
+@click.argument("pool", type=Place(dir_okay=False))
 @click.option("--world", default="rare-hard", show_default=True, help="A world's name or file.")
 @click.option(
     "--world-seed", default=0, show_default=True, type=SEED, help="Draws the task, the tiny base."

@@ -38,7 +38,7 @@ LINES = {
 def refused(folder, words, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("gdro_lab.experiments.jobs.set_up_process", lambda: None)
+    monkeypatch.setattr("gdro_lab.machine.set_up_process", lambda: None)
     ended = CliRunner().invoke(main, words)
     assert ended.exit_code == 2, (ended.output, ended.exception)
     return ended.stderr

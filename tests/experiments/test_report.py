@@ -16,7 +16,7 @@ from gdro import GDROController
 from gdro.checks import Refusal
 from gdro_lab.experiments import figures, report
 from gdro_lab.experiments.blocks import BASE
-from gdro_lab.experiments.profile import Profile, run_folder
+from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     hashes_of,
     read_manifest,
@@ -25,6 +25,7 @@ from gdro_lab.experiments.records import (
     write_manifest,
     write_table,
 )
+from gdro_lab.experiments.run import run_folder
 from gdro_lab.experiments.style import METHOD_COLORS, save, use_style
 from gdro_lab.experiments.texts import MOST, texts_before_and_after
 
@@ -70,7 +71,7 @@ def write_runs(folder, profile):
         write_table(where / "record.jsonl", record)
         write_table(where / "evaluation.jsonl", evaluation[::-1])
         manifest = {
-            "settings": profile.drawn(seed).settings_of(variant),
+            "settings": profile.run(variant, seed).settings,
             "seconds": dict.fromkeys(report.STAGES, 1.0),
             **totals(record),
             **{"profile": profile.name, "variant": variant, "seed": seed},
