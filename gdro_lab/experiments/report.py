@@ -1,8 +1,10 @@
 """The results of trainings in TRL: scores with intervals, differences from GRPO, what was spent.
 
-All numbers come from the records of the runs. There are few seeds, so intervals are bootstrapped
-over seeds and held-out prompts; `trl_rows` gives the same runs as rows of
-`gdro_lab.experiments.table`, which compares draws alone. Axes: S seeds, P held-out prompts.
+All numbers come from the records of the runs, and a table has one kind of interval. Where seeds
+share a task, there are one or two of them, of which Student's t says nothing, and the same held-out
+prompts: intervals are bootstrapped over seeds and prompts. Where each seed draws its own task, the
+runs are rows of `gdro_lab.experiments.table`, whose intervals are over replicates. Axes: S seeds, P
+held-out prompts.
 """
 
 import math
@@ -307,7 +309,9 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     use_style()
     spending = spending_table(profile, runs)
     seconds = seconds_table(spending)
-    texts = {"seconds.md": seconds + "\n"} | _paired_texts(profile, runs)
+    texts = {"seconds.md": seconds + "\n"}
+    if profile.evaluation.samples >= K:  # pass@8 needs eight
+        texts["runs.csv"] = rows_as_csv(trl_rows(profile, runs))
     figures = {}
     if profile.one_task or len(profile.seeds) == 1:
         scores = score_table(profile, runs)
@@ -316,9 +320,9 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
         texts["texts.md"] = texts_before_and_after(profile, runs)
         figures = paper_figures(profile, runs, scores)
     else:
-        texts["table.md"] = texts.pop("paired.md")
+        texts["table.md"] = paired_tables(profile, trl_rows(profile, runs))
     # nothing is written before all is made
-    for name in ("runs.csv", "paired.md", "texts.md"):  # an earlier report's
+    for name in ("runs.csv", "texts.md"):  # an earlier report's
         (results / name).unlink(missing_ok=True)
     for name, text in texts.items():
         if text:
@@ -330,15 +334,11 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     )
 
 
-def _paired_texts(profile: Profile, runs: list[dict[str, Any]]) -> dict[str, str]:
-    """By file name: rows as the loop has them, and differences in pairs by seed, with Holm's p.
+def paired_tables(profile: Profile, rows: pd.DataFrame) -> str:
+    """Differences in pairs by replicate, with Holm's p.
 
-    A table of differences is of a baseline and the variants that name it. {} with fewer than 8
-    samples.
+    Each table is of a baseline and the variants that name it.
     """
-    if profile.evaluation.samples < K:  # pass@8 needs eight
-        return {}
-    rows = trl_rows(profile, runs)
     scores = rows[rows.family == ALL]
     tables = []
     for baseline in dict.fromkeys(variant.baseline for variant in profile.variants.values()):
@@ -346,4 +346,4 @@ def _paired_texts(profile: Profile, runs: list[dict[str, Any]]) -> dict[str, str
             of_it = [name for name, v in profile.variants.items() if v.baseline == baseline]
             part = scores[scores.configuration.isin([BASE, baseline, *of_it])]
             tables.append(format_table(compare(part, baseline), None, baseline))
-    return {"runs.csv": rows_as_csv(rows), "paired.md": "\n".join(tables)}
+    return "\n".join(tables)

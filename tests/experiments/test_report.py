@@ -267,7 +267,7 @@ def test_trainings_in_trl_have_rows_and_paired_tables_as_the_loop_has(eight):
     assert first.training_mix_mean == pytest.approx(mix)
     any_correct = (prompts.successes > 0).groupby(prompts.family).mean()
     assert first.pass_at_8 == pytest.approx(any_correct.mean())
-    tables = report._paired_texts(profile, runs)["paired.md"]
+    tables = report.paired_tables(profile, report.trl_rows(profile, runs))
     for method, baseline in (("prompt", "grpo"), ("own", "prompt")):
         difference = rows.loc[method].mean_at_8 - rows.loc[baseline].mean_at_8
         low, high = stats.ttest_1samp(difference, 0).confidence_interval()
