@@ -50,7 +50,7 @@ class TrainChoice(Strict):
 
     model_config = ConfigDict(extra="allow")
 
-    prompts_per_step: BoundedCount = 32
+    prompts_per_step: Annotated[int, Field(ge=1, le=10**6)] = 32
     """Prompts of one generation batch."""
     updates_per_step: BoundedCount = 1
     """Optimizer steps that share a generation batch."""

@@ -185,14 +185,6 @@ def test_what_was_altered_or_added_afterwards_is_not_believed(made, tmp_path, al
             report.read_runs(profile, tmp_path / "runs")
 
 
-def test_notes_beside_the_files_of_a_run_do_no_harm(made, tmp_path):
-    """Nothing reads a run's folder as a whole."""
-    profile, runs, cache = made
-    folder = shutil.copytree(run_folder(runs, "prompt", 1), tmp_path / "run")
-    (folder / "notes.json").write_text("{}")
-    assert len(evaluate_run(profile.run("prompt", 1), folder, cache)) == 6 * 4
-
-
 def test_a_training_of_another_seed_is_not_evaluated(made, tmp_path):
     profile, runs, cache = made
     folder = shutil.copytree(run_folder(runs, "prompt", 1), tmp_path / "run")
