@@ -36,9 +36,11 @@ from gdro_lab.tasks.reasoning_gym import STREAM_SIZE, GymSpec
 from gdro_lab.tasks.world import TaskWorld, read_layers, read_world, refusal
 
 PROFILES = Path(__file__).parents[1] / "profiles"
-OF_LOOP = {"worlds", "methods", "learning_rates", "size", "baseline"}
-OF_TRL = {"one_task", "task", "base", "model", "cold_start", "evaluation", "launch", "gpus"}
-OF_TRL |= {"hours", "variants"}
+OF_OTHERS = {  # the fields of the other backend
+    "trl": {"worlds", "methods", "learning_rates", "size", "baseline"},
+    "loop": {"one_task", "task", "base", "model", "cold_start", "evaluation", "launch", "gpus"}
+    | {"hours", "variants"},
+}
 RESERVED = {BASE, "results", "figures", "logs"}
 """Folders of a profile's runs, so no names of variants."""
 
@@ -106,8 +108,7 @@ class Profile(Strict):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """Refuse what would otherwise fail after hours, or compare what is not alike."""
-        others = OF_TRL if self.backend == "loop" else OF_LOOP
-        for field in sorted(self.model_fields_set & others):
+        for field in sorted(self.model_fields_set & OF_OTHERS[self.backend]):
             raise Refusal(f"{field} must be left out with the backend {self.backend!r}")
         if len(set(self.seeds)) != len(self.seeds):
             raise Refusal(f"seeds must differ, got {self.seeds}")
@@ -116,7 +117,8 @@ class Profile(Strict):
             self._check_loop()
         else:
             self._check_names()
-            self._check_seeds()
+            if not self.one_task:
+                self._check_seeds()
             for name, variant in self.variants.items():
                 try:
                     self._check_variant(name, variant)
@@ -143,7 +145,7 @@ class Profile(Strict):
         if self.baseline not in known:
             raise Refusal(f"baseline must be one of {known}, got {self.baseline!r}")
         names = [world.name for world in self.drawn_worlds]
-        if len(set(names)) != len(names):
+        if len(set(names)) < len(names):
             raise Refusal(f"worlds must have names of their own, got {names}")
         prompts = max(self.batch_shape(variant)[0] for variant, _ in self.spelled)
         for world in self.drawn_worlds:
@@ -167,8 +169,6 @@ class Profile(Strict):
 
     def _check_seeds(self) -> None:
         """Refuse too few samples for the paired table, and seeds in what the seeds draw."""
-        if self.one_task:
-            return
         if len(self.seeds) > 1 and self.evaluation.samples < K:
             raise Refusal(
                 f"evaluation.samples must be at least {K} where each seed draws its own task (or "
@@ -178,8 +178,7 @@ class Profile(Strict):
             part = getattr(self, name)
             if part is not None and "seed" in part.model_fields_set:
                 raise Refusal(
-                    f"{name}.seed must be left out, since the profile's seeds draw it, or one_task "
-                    f"be true, got {part.seed}"
+                    f"{name}.seed must be left out where the profile's seeds draw it, got {part.seed}"
                 )
 
     def _check_variant(self, name: str, variant: Variant) -> None:
@@ -205,23 +204,22 @@ class Profile(Strict):
     def _check_task(self, source: str | None) -> None:
         """Refuse a task or a cold start without the model, or the base, that it needs."""
         kind = self.task.kind
-        if kind == "math" and source is None:
-            raise Refusal("model.source must be given for task.kind 'math', got None")
+        has_tiny_base = kind == "embedded"
         if isinstance(self.task, GymChoice):
             world = read_world(self.task.world)
+            has_tiny_base = world.has_tiny_base
             if not isinstance(world.spec, GymSpec) or world.spec.n_train == 0:
                 raise Refusal(
                     f"task.world must be a finite one of reasoning-gym, got {world.name!r}"
                 )
-            if source is None and not world.has_tiny_base:
-                raise Refusal(f"model.source must be given for task.world {world.name!r}, got None")
             changed = sorted(self.base.model_fields_set - {"seed"})
             if changed:
                 raise Refusal(f"base must be the world's, but for its seed, got {changed}")
+        if source is None and not has_tiny_base:
+            raise Refusal(f"model.source must be given for a task of kind {kind!r}, got None")
         if self.cold_start is not None and (source is None or kind == "embedded"):
             raise Refusal(
-                "cold_start needs model.source and a task of kind math or reasoning_gym, "
-                f"got {source!r} and {kind!r}"
+                f"cold_start needs model.source and no embedded task, got {source!r} and {kind!r}"
             )
 
     @property
