@@ -178,7 +178,7 @@ class Profile(Strict):
             part = getattr(self, name)
             if part is not None and "seed" in part.model_fields_set:
                 raise Refusal(
-                    f"{name}.seed must be left out where the profile's seeds draw it, got {part.seed}"
+                    f"{name}.seed must be left out: the profile's seeds draw it, got {part.seed}"
                 )
 
     def _check_variant(self, name: str, variant: Variant) -> None:
