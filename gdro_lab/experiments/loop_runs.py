@@ -24,8 +24,12 @@ from gdro_lab.machine import report_progress
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import Task, TaskWorld
 
-CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}
-"""Samples a held-out prompt, by part of the steps."""
+CHECKPOINTS = (0.2, 0.4, 0.6, 0.8)
+"""Parts of the steps after which scores are taken as well, where `evaluation.at` names none."""
+SAMPLES = 8
+"""Of a held-out prompt at these."""
+FINAL_SAMPLES = 32
+"""Of a held-out prompt at the end."""
 TRAIN_PROMPTS = 128
 """Training prompts of each family, at most, on which accuracy is measured at the end: see
 `gdro_lab.experiments.memorization`."""
@@ -55,8 +59,10 @@ class Scorer:
         self.model = model
         self.tokenizer = tokenizer
         self.steps = run.train.max_steps
-        self.samples = {round(part * self.steps): count for part, count in CHECKPOINTS.items()}
+        parts = run.evaluation.at or CHECKPOINTS
+        self.samples = {round(part * self.steps): SAMPLES for part in parts}
         """Of each held-out prompt, by step."""
+        self.samples[self.steps] = FINAL_SAMPLES
         self.spent = dict.fromkeys((*SPENT, "rollouts"), 0.0)
         """So far."""
         self.rows: list[dict[str, Any]] = []

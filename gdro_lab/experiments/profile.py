@@ -38,12 +38,10 @@ from gdro_lab.tasks.world import TaskWorld, read_layers, read_world, refusal
 PROFILES = Path(__file__).parents[1] / "profiles"
 OF_OTHERS = {  # the fields of the other backend
     "trl": {"worlds", "methods", "learning_rates", "size", "baseline"},
-    "loop": {"one_task", "task", "base", "model", "cold_start", "evaluation", "launch", "gpus"}
-    | {"hours", "variants"},
+    "loop": {"one_task", "task", "base", "model", "cold_start", "launch", "gpus", "hours"}
+    | {"variants"},
 }
-RESERVED = {BASE, "results", "figures", "logs"}
-"""Folders of a profile's runs, so no names of variants."""
-
+RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as numpy and torch take them
 
 
@@ -139,8 +137,9 @@ class Profile(Strict):
         check("train.lr_scheduler_type", train.lr_scheduler_type, schedules)
         # with fewer, two of the five checkpoints would be the same step
         check("train.max_steps", train.max_steps, int, ge=5)
-        if not self.methods:
-            raise Refusal("methods must name what is compared, got []")
+        if not self.evaluation.model_fields_set <= {"at"}:
+            raise Refusal(f"evaluation must have no other field than at, got {self.evaluation}")
+        check("methods", self.methods, Annotated[list[str], Field(min_length=1)])
         known = sorted({"grpo", *(variant.label for variant, _ in self.spelled)})
         if self.baseline not in known:
             raise Refusal(f"baseline must be one of {known}, got {self.baseline!r}")
@@ -348,6 +347,7 @@ class Profile(Strict):
             success_threshold=self.success_threshold,
             methods_from=self.methods_from,
             start_title=f"base {world.name} {seed}",
+            evaluation=self.evaluation,
             world=world,
             prompts=prompts,
             mean_rollouts=mean_rollouts,

@@ -389,6 +389,7 @@ def check_arguments(runs: Sequence[Run]) -> None:
             unknown = sorted((args.generation_kwargs or {}).keys() - vars(GenerationConfig()))
             if unknown and not args.use_vllm:
                 raise Refusal(f"generation_kwargs has unknown names {unknown}")
-            # the data with this column is not read yet; bins change nothing checked here
-            args.group_column = None
+            # the data with these columns is not read yet; bins change nothing checked here
+            for column in ("group_column", "pass_rate_column"):
+                setattr(args, column, None)
             check_training(args, make_controller(args))

@@ -30,7 +30,7 @@ FIELDS = {  # what the message must name: the profile's fields
 LINES = {
     "run tniy": "tniy",
     "report tiny": "runs/tiny",
-    "train arena grpo": "gdro run",
+    "train loop.yaml grpo": "gdro run",
     "evaluate tiny nobody": "nobody",
     "train tiny grpo --seed -1": "-1",
     "arena rare-hard": "--methods",
@@ -76,6 +76,8 @@ def test_a_profile_that_cannot_be_meant_is_refused_by_name(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("line", LINES)
 def test_what_a_line_names_in_vain_is_said(tmp_path, monkeypatch, line):
+    loop = {"backend": "loop", "methods": ["grpo"], "seeds": [0]}
+    (tmp_path / "loop.yaml").write_text(yaml.safe_dump(loop))
     assert LINES[line] in refused(tmp_path, line.split(), monkeypatch)
 
 
