@@ -15,7 +15,7 @@ from gdro.checks import (
 )
 from gdro.trl.models import ModelOptions
 from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict
-from gdro_lab.tasks.world import BaseSettings, find_yaml, read_yaml
+from gdro_lab.tasks.world import BaseSettings, find_yaml
 
 BASE = "base"
 """The variant that is the model before training."""
@@ -141,8 +141,7 @@ class EvaluationChoice(Strict):
     data_parallel_size: BoundedCount = 1
     """Processes that share the prompts."""
     at: list[Annotated[float, Field(gt=0, lt=1)]] = Field([])
-    """Fractions of the training, as in [0.5], after which it is evaluated as well, by the engine
-    that it samples with. The settings here then tell one training from another, too."""
+    """In the loop, fractions of the training, as in [0.5], after which scores are taken as well."""
     train_prompts: BoundedNatural = 0
     """Training prompts of each family that are sampled as well: their accuracy minus the held-out
     one is the memorization gap."""
@@ -154,10 +153,6 @@ class EvaluationChoice(Strict):
         if self.k > self.samples:
             raise Refusal(f"evaluation.k must be at most the {self.samples} samples, got {self.k}")
         return self
-
-    def steps(self, max_steps: int) -> list[int]:
-        """The steps of a training that `at` names."""
-        return sorted({round(part * max_steps) for part in self.at} - {0, max_steps})
 
 
 class LaunchChoice(Strict):
@@ -199,19 +194,9 @@ class LaunchChoice(Strict):
     @property
     def machine(self) -> int:
         """accelerate's machine_rank, by default 0; Refusal where it is not an integer."""
-        return self._whole("machine_rank", default=0, low=0)
-
-    @property
-    def machines(self) -> int:
-        """How many there are: by the further fields, else by accelerate's file, else 1."""
-        in_file = {} if self.file is None else read_yaml(self.file)
-        return self._whole("num_machines", default=in_file.get("num_machines", 1), low=1)
-
-    def _whole(self, name: str, default: int, low: int) -> int:
-        """A further field that is an integer; Refusal for others, and below `low`."""
-        given = self.options.get(name, str(default))
-        if not given.isdecimal() or int(given) < low:
-            raise Refusal(f"launch.{name} must be an integer of at least {low}, got {given!r}")
+        given = self.options.get("machine_rank", "0")
+        if not given.isdecimal():
+            raise Refusal(f"launch.machine_rank must be an integer of at least 0, got {given!r}")
         return int(given)
 
 
@@ -254,18 +239,5 @@ def check_together(
             "use_vllm and fast_inference must be equal for unsloth-lora, "
             f"got {train.use_vllm} and {model.fast_inference}"
         )
-    if not evaluation.at:
-        return
-    if len(evaluation.steps(train.max_steps)) < len(evaluation.at):
-        raise Refusal(
-            "evaluation.at must name different steps between the first and the last of "
-            f"{train.max_steps}, got {evaluation.at}"
-        )
-    is_like = train.use_vllm == (evaluation.engine == "vllm")
-    options = train.model_extra or {}
-    sleeps = options.get("vllm_enable_sleep_mode") or options.get("vllm_mode") == "server"
-    if not is_like or sleeps or launch.processes > 1 or model.is_unsloth:
-        raise Refusal(
-            "evaluation.at needs one process without Unsloth, whose engine is that of the "
-            f"evaluation and stays awake, got {evaluation.at}"
-        )
+    if evaluation.at:
+        raise Refusal(f"evaluation.at must be left out with the backend 'trl', got {evaluation.at}")

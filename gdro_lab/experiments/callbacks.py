@@ -1,25 +1,13 @@
-"""Callbacks of a training: its progress lines, what its steps took, evaluations on the way.
-
-Evaluations do not change the training: random numbers are put back, and its seconds are without
-them.
-"""
+"""Callbacks of a training: its progress lines, and what its steps took."""
 
 import resource
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from gdro_lab.experiments.evaluation import evaluate_model, with_training_rows
-from gdro_lab.experiments.records import ON_THE_WAY, write_table
-from gdro_lab.experiments.run import Run
 from gdro_lab.machine import report_progress
-from gdro_lab.tasks import load_split
-
-if TYPE_CHECKING:  # Unsloth comes before TRL
-    from gdro.trainer import GDROTrainer
 
 
 class ProgressLines(TrainerCallback):
@@ -72,52 +60,3 @@ def used_gib() -> float:
         free, total = torch.cuda.mem_get_info()
         return max(total - free, torch.cuda.max_memory_reserved()) / 2**30
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # in KiB on Linux
-
-
-class Evaluations(TrainerCallback):
-    """Samples and counts at the steps that `evaluation.at` names, and writes a table of each.
-
-    Args:
-        trainer: of the training.
-        run: that is trained.
-        folder: where the tables are kept until the training is complete.
-    """
-
-    def __init__(self, trainer: "GDROTrainer", run: Run, folder: Path) -> None:
-        self.trainer = trainer
-        self.run = run
-        self.folder = folder
-        self.tokenizer: Any = trainer.processing_class
-        self.steps = run.evaluation.steps(run.train.max_steps)
-        held_out = load_split(run.task, self.tokenizer, held_out=True, template=run.train.template)
-        self.data = with_training_rows(run, self.tokenizer, held_out)
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if state.global_step not in self.steps:
-            return
-        began = time.perf_counter()
-        seed = self.run.replicate
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)  # vLLM's engine of a training samples by these numbers
-            counts = evaluate_model(
-                self.run.evaluation,
-                self._engine(),
-                self.tokenizer,
-                self.data,
-                seed,
-                self.run.train.template,
-                success_threshold=self.run.success_threshold,
-            )
-        self.trainer.model.train()
-        write_table(self.folder / ON_THE_WAY.format(state.global_step), counts)
-        self.trainer.seconds["train"] -= time.perf_counter() - began
-
-    def _engine(self) -> Any:
-        """The model with its weights of now, or vLLM's engine that holds them."""
-        if not self.run.train.use_vllm:
-            return self.trainer.model.eval()
-        generation = self.trainer.vllm_generation
-        generation.sync_weights()
-        return generation.llm

@@ -122,7 +122,7 @@ def with_training_rows(run: Run, tokenizer: Any, held_out: Split) -> Split:
 
 def evaluate_model(
     choice: EvaluationChoice,
-    model: "str | Path | torch.nn.Module | LLM",
+    model: str | Path,
     tokenizer: "PreTrainedTokenizerBase",
     data: Split,
     seed: int = 0,
@@ -137,11 +137,10 @@ def evaluate_model(
 
     Args:
         choice: engine and sampling.
-        model: folder or hub id of a whole model; or what samples in a training: vLLM's engine that
-            holds it, or the model itself.
+        model: folder or hub id of a whole model.
         tokenizer: the model's.
         data: prompts, their reward and how many tokens a completion has.
-        seed: of the sampling; vLLM's engine of a training ignores it.
+        seed: of the sampling.
         template: arguments of the chat template.
         success_threshold: the reward above which a completion is correct.
         dtype: of the weights that the engine "hf" samples from; None for `arithmetic` of a model
@@ -247,7 +246,7 @@ def _sample_share(
 
 def _by_transformers(
     choice: EvaluationChoice,
-    model: Any,
+    source: str | Path,
     tokenizer: Any,
     ids: Tokens,
     max_new_tokens: int,
@@ -258,9 +257,7 @@ def _by_transformers(
     from transformers import AutoModelForCausalLM, GenerationConfig
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    trains = not isinstance(model, str | Path)
-    if not trains:
-        model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to(device)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(device)
     stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
     config = GenerationConfig(
         do_sample=True,
@@ -274,8 +271,7 @@ def _by_transformers(
     tokens_R = []
     torch.manual_seed(seed)
     for start in range(0, len(ids_R), choice.batch_size):
-        if not trains:  # in a training, the job's progress is that of the training
-            report_progress(start, len(ids_R))
+        report_progress(start, len(ids_R))
         texts = {"input_ids": ids_R[start : start + choice.batch_size]}
         batch = tokenizer.pad(texts, padding_side="left", return_tensors="pt").to(device)
         output = model.generate(**batch, generation_config=config)
@@ -289,7 +285,7 @@ def _by_transformers(
 
 def _by_vllm(
     choice: EvaluationChoice,
-    model: "str | Path | LLM",
+    model: str | Path,
     tokenizer: Any,
     ids: Tokens,
     max_new_tokens: int,
@@ -299,10 +295,7 @@ def _by_vllm(
     numerics.fix_engines()
     import vllm
 
-    engine = model
-    if not isinstance(engine, vllm.LLM):
-        longest = max(map(len, ids)) + max_new_tokens
-        engine = _start_vllm(choice, str(model), longest, seed)
+    engine = _start_vllm(choice, str(model), max(map(len, ids)) + max_new_tokens, seed)
     sampling = vllm.SamplingParams(
         n=choice.samples,
         max_tokens=max_new_tokens,

@@ -40,8 +40,6 @@ TOTALS = ("rollouts", "tokens", "trained_tokens")
 TRAINED = ("record.jsonl", "log_history.jsonl")
 """The tables that a training leaves."""
 EVALUATION = "evaluation.jsonl"
-ON_THE_WAY = "evaluation-{}.jsonl"
-"""The same as of a step on the way."""
 
 
 def write_table(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -107,17 +105,14 @@ def hashes_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
 def read_result(folder: str | Path) -> dict[str, Any]:
     """Manifest, record and evaluations of a complete run. The base, not trained, has no record.
 
-    `evaluation` and `seen` are the counts of held-out and of training prompts at the end, and
-    `on_the_way` has both by step.
+    `evaluation` and `seen` are the counts of held-out and of training prompts at the end.
     """
     folder = Path(folder)
     manifest = read_manifest(folder / "manifest.json")
-    steps = manifest.get("evaluated_at", [])
     record = folder / "record.jsonl"
     return {
         "manifest": manifest,
         "record": read_table(record) if record.name in manifest["files"] else [],
-        "on_the_way": {step: _read_counts(folder / ON_THE_WAY.format(step)) for step in steps},
         **_read_counts(folder / EVALUATION),
     }
 

@@ -7,7 +7,6 @@ runs are rows of `gdro_lab.experiments.table`, whose intervals are over replicat
 held-out prompts.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -88,35 +87,26 @@ def trl_rows(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
             counts = pd.Series(run["manifest"]["families"])
             shares[run["seed"]] = (counts / counts.sum()).to_dict()
     columns = {(run.configuration, run.replicate): run.columns for run in profile.runs()}
-    checkpoints = []
+    ends = []
     for run in runs:
         of_run = columns[run["variant"], run["seed"]]
-        checkpoints.append(_checkpoints(profile, run, of_run, shares.get(run["seed"], {})))
-    return rows_of(profile.name, checkpoints)
+        ends.append([_end(profile, run, of_run, shares.get(run["seed"], {}))])
+    return rows_of(profile.name, ends)
 
 
-def _checkpoints(
+def _end(
     profile: Profile, run: dict[str, Any], columns: dict[str, Any], shares: Mapping[str, float]
-) -> list[dict[str, Any]]:
-    """What a run had spent and scored at each step that was evaluated."""
-    last = profile.train.max_steps
-    batches = profile.train.generation_batches
-    checkpoints = []
-    for step, counts in {**run["on_the_way"], last: run}.items():
-        spent = totals(run["record"][: math.ceil(step * batches / last)])
-        held_out = pd.DataFrame(counts["evaluation"])
-        row = columns | {"step": step} | spent
-        row |= score_families(
-            held_out.family.to_list(),
-            held_out.successes.to_numpy(),
-            held_out.trials.to_numpy(),
-            shares,
-        )
-        if counts["seen"]:
-            seen = pd.DataFrame(counts["seen"])
-            row |= train_scores(counts["seen"], seen.successes.to_numpy(), seen.trials[0], shares)
-        checkpoints.append(row)
-    return checkpoints
+) -> dict[str, Any]:
+    """What a run had spent and scored at its end."""
+    held_out = pd.DataFrame(run["evaluation"])
+    row = columns | {"step": profile.train.max_steps} | totals(run["record"])
+    row |= score_families(
+        held_out.family.to_list(), held_out.successes.to_numpy(), held_out.trials.to_numpy(), shares
+    )
+    if run["seen"]:
+        seen = pd.DataFrame(run["seen"])
+        row |= train_scores(run["seen"], seen.successes.to_numpy(), seen.trials[0], shares)
+    return row
 
 
 def prompt_scores(runs: list[dict[str, Any]], variant: str, k: int) -> PromptScores:

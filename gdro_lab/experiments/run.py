@@ -168,8 +168,6 @@ class Run:
     def of_training(self) -> dict[str, Any]:
         """Those that a training depends on: nothing of the evaluation after it."""
         settings = dict(self.settings)
-        if self.evaluation.at:
-            return settings
         del settings["evaluation"]
         # what is evaluated changes a training only by the problems that it takes out, and the
         # identity holds the rows that are left

@@ -31,9 +31,8 @@ from gdro.checks import Refusal, check
 from gdro.files import LEDGER, replace_text, write_ledger
 from gdro.trl.models import load_model
 from gdro_lab import numerics
-from gdro_lab.experiments.callbacks import Evaluations, ProgressLines, StepCosts, used_gib
+from gdro_lab.experiments.callbacks import ProgressLines, StepCosts, used_gib
 from gdro_lab.experiments.records import (
-    ON_THE_WAY,
     TRAINED,
     hashes_of,
     identity_of,
@@ -125,11 +124,6 @@ class Training:
         return training.get("identity") == self.identity
 
     @property
-    def evaluated_at(self) -> list[int]:
-        """The steps on the way at which it is evaluated."""
-        return self.run.evaluation.steps(self.settings.max_steps)
-
-    @property
     def checkpoints(self) -> Path:
         """Their folder, named after the identity: those of other settings are never resumed."""
         return self.folder / f"checkpoints-{self.identity[:8]}"
@@ -165,8 +159,6 @@ class Training:
                 peft_config=loaded.peft_config,
                 callbacks=[ProgressLines(self.name), *callbacks],
             )
-        if self.evaluated_at:
-            trainer.add_callback(Evaluations(trainer, self.run, self.checkpoints))
         trainer.remove_callback(PrinterCallback)  # it would print each row of the log
         trainer.run_identity = self.identity
         return trainer
@@ -224,9 +216,6 @@ class Training:
         if not is_main:
             return
         write_ledger(model, self.identity)
-        for step in self.evaluated_at:
-            name = ON_THE_WAY.format(step)
-            write_table(self.folder / name, read_table(self.checkpoints / name))
         write_table(self.folder / "record.jsonl", trainer.record)
         for page in self.checkpoints.glob("inspect.*"):
             page.replace(self.folder / page.name)
@@ -244,7 +233,6 @@ class Training:
         # `train` may say otherwise than the machine's own choice
         machine["arithmetic"] = "bfloat16" if trainer.args.bf16 else "float32"
         names = [f"model/{LEDGER}", *TRAINED]
-        names += [ON_THE_WAY.format(step) for step in self.evaluated_at]
         report = {
             **self.run.place,
             "identity": self.identity,
@@ -256,7 +244,6 @@ class Training:
             "peak_memory_gib": max(memory for memory, _ in parts),
             "train_data": self.data.report() | {"outcomes": all_outcomes},
             "families": Counter(str(row.get("family", "")) for row in self.data.rows),
-            "evaluated_at": self.evaluated_at,
             "files": hashes_of(self.folder, names),
         }
         return report | totals(trainer.record) | machine
@@ -266,8 +253,7 @@ class Training:
         for checkpoints in self.folder.glob("checkpoints-*"):
             for leftover in checkpoints.glob("checkpoint-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
-            for file in (checkpoints / "README.md", *checkpoints.glob("evaluation-*.jsonl")):
-                file.unlink(missing_ok=True)  # TRL's card of a model, and what `save` has copied
+            (checkpoints / "README.md").unlink(missing_ok=True)  # TRL's card of a model
             if not any(checkpoints.iterdir()):
                 checkpoints.rmdir()
 

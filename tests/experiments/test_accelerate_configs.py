@@ -171,7 +171,6 @@ def test_options_of_several_machines_reach_the_launcher(base, tmp_path, monkeypa
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(PROFILE | fields))
     monkeypatch.setenv("SLURM_NODEID", "1")
     monkeypatch.delenv("HEAD", raising=False)
-    assert load_profile(tmp_path / "two.yaml").launch.machines == 2  # of the configuration
     training = open_training(load_profile(tmp_path / "two.yaml").run("both", 0), tmp_path)
     with pytest.raises(ValueError, match="main_process_ip"):
         training.command()

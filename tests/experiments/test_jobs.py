@@ -61,12 +61,10 @@ def test_every_method_spends_the_same_rollouts(made):
     assert read_manifest(run_folder(runs, "base", 1) / "manifest.json")["rollouts"] == 0
 
 
-def test_a_stopped_training_resumes_to_the_same_weights_whatever_is_evaluated_on_the_way(
-    made, tmp_path, monkeypatch
-):
+def test_a_stopped_training_resumes_to_the_same_weights(made, tmp_path, monkeypatch):
     """Stopped while it trains, and once more before its report."""
     profile, runs, cache = made
-    choice = EvaluationChoice(samples=8, k=4, at=[0.5], train_prompts=2)
+    choice = EvaluationChoice(samples=8, k=4, train_prompts=2)
     profile = profile.model_copy(update={"evaluation": choice})
     run = profile.run("prompt", 1), tmp_path, cache
 
@@ -91,16 +89,13 @@ def test_a_stopped_training_resumes_to_the_same_weights_whatever_is_evaluated_on
     assert not list(tmp_path.glob("checkpoints-*"))
     held_out = [row["uid"] for row in evaluate_run(*run)]
     result = read_result(tmp_path)
-    assert list(result["on_the_way"]) == [3]
-    for counts in (result["on_the_way"][3], result):
-        assert [row["uid"] for row in counts["evaluation"]] == held_out
-        families = Counter(row["family"] for row in counts["seen"])
-        assert (len(families), max(families.values())) == (6, 2)
+    assert [row["uid"] for row in result["evaluation"]] == held_out
+    families = Counter(row["family"] for row in result["seen"])
+    assert (len(families), max(families.values())) == (6, 2)
     rows = report.trl_rows(profile, [{"variant": "prompt", "seed": 1, **result}])
     assert rows.train_mean[rows.family != "all"].notna().sum() == 6
     rows = rows[rows.family == "all"]
-    assert rows.step.tolist() == [3, 6]
-    assert rows.rollouts.tolist() == [3 * 8 * 4, 6 * 8 * 4]
+    assert rows.rollouts.tolist() == [6 * 8 * 4]
     assert rows.train_mean.between(0, 1).all()
 
 
