@@ -122,8 +122,11 @@ def base_command(profile: str, cache_dir: str) -> None:
 
     trained = [run for run in runs if run.variant is not None]
     check_installed(trained)
-    with own_processes(1) as pool:  # Unsloth, where it trains, would change how a base is made
-        pool.submit(check_options, trained).result()
+    if any(run.model.is_unsloth for run in trained):  # it would change how a base is made
+        with own_processes(1) as pool:
+            pool.submit(check_options, trained).result()
+    else:
+        check_options(trained)
     for run in {run.start_title: run for run in runs}.values():
         make_run_base(run, cache_dir)
     for run in trained:
