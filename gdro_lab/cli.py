@@ -130,7 +130,7 @@ def base_command(profile: str, cache_dir: str) -> None:
     for run in {run.start_title: run for run in runs}.values():
         make_run_base(run, cache_dir)
     for run in trained:
-        if run.variant.groups is not None:  # held-out rows have these columns, too
+        if run.variant and run.variant.groups:  # held-out rows have these columns, too
             make_parts(run, cache_dir, held_out=True)
 
 

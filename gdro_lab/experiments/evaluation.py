@@ -56,7 +56,7 @@ UNTRAINED = {"steps": 0, "processes": 1, "peak_memory_gib": None} | totals([])
 
 
 def evaluate_saved(
-    run: Run, parts: Parts, folder: Path, trained: Mapping[str, Any]
+    run: Run, parts: Parts, folder: Path, trained: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Evaluate the base, or the model in `folder`, unless that is done; the counts of each prompt.
 

@@ -51,7 +51,7 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
     variants = [BASE, *profile.variants]
     for listed in sorted(profile.runs(), key=lambda run: variants.index(run.configuration)):
         folder = listed.file(Path(runs_dir)).parent
-        run = {"variant": listed.configuration, "seed": listed.replicate}
+        run: dict[str, Any] = {"variant": listed.configuration, "seed": listed.replicate}
         run |= read_result(folder)
         run["evaluation"].sort(key=lambda row: row["uid"])
         manifest = run["manifest"]
