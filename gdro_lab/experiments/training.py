@@ -130,8 +130,7 @@ class Training:
 
     def arguments(self, **changes: Any) -> "GDROConfig":
         """The profile's `train:` block as a GDROConfig, with these changes."""
-        processes = int(os.environ.get("WORLD_SIZE", "1"))
-        return training_arguments(self.run, self.checkpoints, self.lengths, processes, **changes)
+        return training_arguments(self.run, self.checkpoints, self.lengths, **changes)
 
     def make_trainer(
         self, callbacks: Sequence[TrainerCallback] = (), **changes: Any
@@ -296,13 +295,17 @@ def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_arguments(
-    run: Run, folder: str | Path, lengths: Lengths, processes: int = 1, **changes: Any
+    run: Run, folder: str | Path, lengths: Lengths, **changes: Any
 ) -> "GDROConfig":
-    """A run's GDROConfig, with `changes`; Refusal for unknown fields and other types."""
+    """A run's GDROConfig, with `changes`; Refusal for unknown fields and other types.
+
+    Of a launched process, it is that of one of them.
+    """
     from transformers import HfArgumentParser
 
     from gdro.trainer import GDROConfig
 
+    processes = int(os.environ.get("WORLD_SIZE", "1"))  # set by a launcher
     chosen = run.train.model_dump(exclude=OURS)
     fixed = _fixed_arguments(run, folder, lengths, processes)
     # a profile may name this one itself; `local_batch` has used its value already
@@ -367,9 +370,8 @@ def check_arguments(runs: Sequence[Run]) -> None:
     from gdro.trl.config import check_training, make_controller
 
     for run in runs:
-        processes = run.launch.processes
         with at_the_door(f"variant {run.configuration!r}"):
-            args = training_arguments(run, "unused", Lengths(1, 1), processes)
+            args = training_arguments(run, "unused", Lengths(1, 1))
             check("vllm_mode", args.vllm_mode, Literal["colocate", "server"])
             # transformers keeps in silence whatever it does not know
             unknown = sorted((args.generation_kwargs or {}).keys() - vars(GenerationConfig()))
