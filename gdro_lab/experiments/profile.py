@@ -211,11 +211,11 @@ class Profile(Strict):
                 raise Refusal(
                     f"task.world must be a finite one of reasoning-gym, got {world.name!r}"
                 )
-            changed = sorted(self.base.model_fields_set - {"seed"})
-            if changed:
-                raise Refusal(f"base must be the world's, but for its seed, got {changed}")
         if source is None and not has_tiny_base:
             raise Refusal(f"model.source must be given for a task of kind {kind!r}, got None")
+        changed = sorted(self.base.model_fields_set - {"seed"})
+        if kind == "reasoning_gym" and changed:
+            raise Refusal(f"base must be the world's, but for its seed, got {changed}")
         if self.cold_start is not None and (source is None or kind == "embedded"):
             raise Refusal(
                 f"cold_start needs model.source and no embedded task, got {source!r} and {kind!r}"
