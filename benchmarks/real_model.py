@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -86,13 +85,13 @@ def play_arm(profile_name: str, arm: str, engine: str, beta: float, steps: int) 
     from gdro.trainer import GDROTrainer
     from gdro.trl.models import load_model
     from gdro_lab.cpu_engine import reloadable
-    from gdro_lab.experiments.jobs import set_up_process
-    from gdro_lab.experiments.profile import load_trainings
-    from gdro_lab.experiments.training import Training
+    from gdro_lab.experiments.play import open_training
+    from gdro_lab.experiments.profile import load_profile
+    from gdro_lab.machine import set_up_process
 
     set_up_process()
     with tempfile.TemporaryDirectory() as folder:
-        training = Training(load_trainings(profile_name), "grpo", 0, Path(folder))
+        training = open_training(load_profile(profile_name).run("grpo", 0), folder)
         loaded = load_model(**training.model_options)
         args = training.arguments(
             max_steps=steps + 1,

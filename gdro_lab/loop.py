@@ -301,13 +301,20 @@ def sample(
         live_R = live_R[continues_R]
         if t + 1 == max_new_tokens or len(live_R) == 0:
             break
-        # a row of the next step is a pair (row of this step, token) that some rollouts share
-        branch_N, row_R = (row_R * p_RV.shape[1] + token_R)[continues_R].unique(return_inverse=True)
-        parent_N = branch_N // p_RV.shape[1]
-        token_N = branch_N % p_RV.shape[1]
+        parent_N, token_N, row_R = branch(row_R[continues_R], token_R[continues_R], p_RV.shape[1])
         cache[:] = [(keys[parent_N], values[parent_N]) for keys, values in cache]
         logits_NV = forward(model, token_N[:, None], cache)[:, -1]
     return text_RT
+
+
+def branch(row_R: Tensor, token_R: Tensor, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows that sampling computes next: pairs (row of this step, token) that rollouts share.
+
+    Returns:
+        Of each next row the row before and its token, (N,) each; of each rollout its row, (R,).
+    """
+    branch_N, row_R = (row_R * vocabulary + token_R).unique(return_inverse=True)
+    return branch_N // vocabulary, branch_N % vocabulary, row_R
 
 
 class Counts(NamedTuple):

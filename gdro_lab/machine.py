@@ -1,7 +1,28 @@
-"""The machine that a model runs on: what it computes in, and what a record says of it."""
+"""The machine that a model runs on, and this process on it.
 
+What a model computes in and what a record says of the machine; a lock on a folder, processes that
+end with their parent, a free port, and how far a job is.
+"""
+
+import ctypes
+import fcntl
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
+from gdro.checks import Refusal
+
+PROGRESS = "GDRO_PROGRESS"
+"""Names the file in which a job says how far it is; processes that it launches inherit it."""
 Arithmetic = Literal["float32", "bfloat16"]
 
 # Without instructions of its own for bfloat16, a processor takes eight times as long as in float32.
@@ -66,3 +87,95 @@ def _capabilities() -> dict[str, Any]:
     if not hasattr(torch.cpu, "get_capabilities"):
         return {}
     return dict(torch.cpu.get_capabilities())
+
+
+def report_progress(done: int, total: int) -> None:
+    """Tell whoever started this job how far it is."""
+    path = os.environ.get(PROGRESS)
+    if path:
+        Path(path).write_text(f"{done / total}")
+
+
+def read_progress(path: Path) -> float:
+    """The part that is done, by `report_progress`; 0 if it has written nothing yet."""
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        return 0.0
+
+
+@contextmanager
+def only_process_in(folder: Path, name: str = ".lock") -> Iterator[None]:
+    """Refuse (Refusal) a second process that holds this folder. The lock ends with the process.
+
+    Refusal, too, for a folder that cannot be written, and for a lock that is a link.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # a link in a folder that was downloaded must not reach other files
+        descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise Refusal(f"{folder} cannot be written: {error}") from error
+    # of the process: one of the open file would be inherited by workers of a data loader
+    with os.fdopen(descriptor, "w") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Refusal(f"another process works in {folder}") from error
+        yield
+
+
+@contextmanager
+def own_processes(number: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with this block, or when this one is asked to end."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(number, context, set_up_process) as pool:
+        try:
+            yield pool
+        except BaseException:  # SystemExit by a signal, too
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+
+
+def end_with_parent() -> None:
+    """Ask the system to end this process when the one that started it ends, however it does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def set_up_process() -> None:
+    """Set up a process that trains or evaluates: few threads, a clean end on SIGTERM."""
+    import torch
+
+    end_with_parent()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that launched processes end too
+    _take_other_places()
+
+
+@cache  # torch's registry takes a package once
+def _take_other_places() -> None:
+    """Load the optimizer of a second process, restored to "cpu:1", which torch does not know."""
+    import torch
+
+    torch.serialization.register_package(
+        1, lambda storage: None, lambda storage, place: storage if place.startswith("cpu") else None
+    )
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens on, outside the usual range of ephemeral ports.
+
+    The system could give an ephemeral port to another process before the caller listens on it: an
+    engine loads first.
+    """
+    while True:
+        # unseeded, or runs of one seed would ask for the same port
+        port = random.SystemRandom().randrange(20_000, 30_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        return port

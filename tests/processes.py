@@ -17,7 +17,7 @@ from conftest import PATIENCE
 
 from gdro.registry import METHODS
 from gdro_lab.cli import main
-from gdro_lab.experiments.jobs import free_port
+from gdro_lab.machine import free_port
 
 REPOSITORY = Path(__file__).parents[1]
 CONTEXT = multiprocessing.get_context("forkserver")

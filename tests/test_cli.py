@@ -1,43 +1,15 @@
-"""The command: every subcommand explains itself, refuses with 2, fails with 1, in one line."""
+"""The command: every subcommand explains itself; what it refuses: test_bad_inputs.py."""
 
 import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 
-from gdro.checks import Refusal
 from gdro_lab.cli import main
-
-
-def ended_by(monkeypatch, tmp_path, error):
-    """How a subcommand ends in which something raises this error; logs go to `tmp_path`."""
-
-    def fails(folder):
-        raise error
-
-    folder = click.Option(["--folder"])
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    command = click.Command("fails", callback=fails, params=[folder])
-    monkeypatch.setitem(main.commands, "fails", command)
-    return CliRunner().invoke(main, ["fails", "--folder", str(tmp_path)])
-
-
-def test_a_refusal_is_one_line(monkeypatch, tmp_path):
-    ended = ended_by(monkeypatch, tmp_path, Refusal("bad value"))
-    assert (ended.exit_code, ended.stderr) == (2, "gdro fails: bad value\n")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_ctrl_c_ends_a_command_as_usual(monkeypatch, tmp_path):
-    ended = ended_by(monkeypatch, tmp_path, KeyboardInterrupt())
-    assert (ended.exit_code, ended.stderr.strip()) == (1, "Aborted!")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("utf8", "named"), [("0", "PYTHONUTF8"), ("1", "größe")])
@@ -51,29 +23,32 @@ def test_an_ascii_locale_is_refused_before_trl_fails_in_it(tmp_path, utf8, named
     assert named in ended.stderr.decode()
 
 
-@pytest.mark.parametrize("name", list(main.commands))
-def test_every_subcommand_has_help(name):
-    assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
+def test_every_subcommand_has_help_and_a_summary_of_one_line():
+    summaries = CliRunner().invoke(main, ["--help"]).output.partition("Commands:")[2]
+    assert [line.split()[0] for line in summaries.split("\n") if line][:2] == ["inspect", "run"]
+    assert "..." not in summaries
+    for name in main.commands:
+        assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
 
 
 def test_a_run_has_the_first_seed_of_its_profile_unless_another_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # the process of the tests keeps its handlers
-    monkeypatch.setattr("gdro_lab.experiments.jobs.set_up_process", lambda: None)
+    monkeypatch.setattr("gdro_lab.machine.set_up_process", lambda: None)
     profile = {"seeds": [3, 4], "one_task": True, "variants": {"grpo": {"method": "grpo"}}}
     Path("own.yaml").write_text(json.dumps(profile))
     seeds = []
 
-    def evaluate(profile, variant, seed, folder, cache_dir):
-        seeds.append((seed, str(folder)))
+    def evaluate(run, folder, cache_dir):
+        seeds.append((run.replicate, str(folder)))
         return [{"successes": 1, "trials": 2}]
 
-    monkeypatch.setattr("gdro_lab.experiments.evaluation.evaluate_variant", evaluate)
-    monkeypatch.setattr("gdro_lab.experiments.training.train_variant", evaluate)
+    monkeypatch.setattr("gdro_lab.experiments.play.evaluate_run", evaluate)
+    monkeypatch.setattr("gdro_lab.experiments.play.train_run", evaluate)
     for more in ([], ["--seed", "4"]):
         ended = CliRunner().invoke(main, ["evaluate", "own.yaml", "base", *more])
         assert ended.exit_code == 0, ended.output
-    ended = CliRunner().invoke(main, ["train", "own.yaml", "grpo", "--folder", ""])
+    ended = CliRunner().invoke(main, ["train", "own.yaml", "grpo"])
     assert ended.exit_code == 0, ended.output
     seeds_and_folders = [(3, "base/seed3"), (4, "base/seed4"), (3, "grpo/seed3")]
     assert seeds == [(seed, f"runs/own/{folder}") for seed, folder in seeds_and_folders]

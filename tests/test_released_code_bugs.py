@@ -51,10 +51,10 @@ def test_difficulty_does_not_depend_on_the_rollouts_allotted(preset):
 def test_no_error_is_swallowed(tmp_path):
     """Errors are raised, with the reason: no handler of everything but these, none that is silent.
 
-    The command and its jobs say any error in one line and end; the parsers of mathematics raise
+    A block of processes ends them whatever happens; the parsers of mathematics raise
     Exception itself for a text that they cannot read.
     """
-    known = ["cli.py", "jobs.py", "jobs.py", "math_reward.py", "symbolic.py"]
+    known = ["machine.py", "math_reward.py", "symbolic.py"]
     released = tmp_path / "released.py"
     released.write_text("try:\n    x()\nexcept Exception:\n    y = 0")
     folders = [Path(package.__file__).parent for package in (gdro, gdro_lab)]

@@ -18,9 +18,10 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from gdro_lab.experiments import training
-from gdro_lab.experiments.parts import Parts, load_tokenizer
+from gdro_lab.experiments.play import load_tokenizer
 from gdro_lab.experiments.profile import load_profile
+from gdro_lab.experiments.run import Parts
+from gdro_lab.experiments.training import Training
 from gdro_lab.tasks.split import Split
 
 SHAPE = {
@@ -89,13 +90,11 @@ def main(name: str, variant: str, prompts: int, tokens: int, changes: str = "{}"
     def reward(completions: list[Any], **columns: Any) -> list[float]:
         return [float(rng.random() < 0.4) for _ in completions]
 
-    def parts(*_: Any) -> Parts:
-        tokenizer = load_tokenizer(str(folder / "model"))
-        split = Split(rows, reward, PROMPT_TOKENS + 8, tokens)
-        return Parts(str(folder / "model"), tokenizer, split, "random")
-
-    training.make_parts = parts
-    run = training.Training(load_profile(folder / "profile.yaml"), variant, 0, folder / "run")
+    tokenizer = load_tokenizer(str(folder / "model"))
+    split = Split(rows, reward, PROMPT_TOKENS + 8, tokens)
+    parts = Parts(str(folder / "model"), tokenizer, split, "random")
+    chosen = load_profile(folder / "profile.yaml").run(variant, 0)
+    run = Training(chosen, parts, folder / "run", ".cache/bases")
     make = run.make_trainer
 
     def make_trainer(*args: Any, **given: Any) -> Any:

@@ -1,18 +1,14 @@
 """One system for experiments: a profile names data, variants, seeds and a backend.
 
-profile, blocks                  what a profile says; profile_checks: what is refused of it;
-                                 spelling: methods in one word
-run                              a run, of either backend
-runner, jobs, processes          the runs of a profile, each in a process of its own
-training, parts, arguments       the backend "trl": `GDROTrainer` on real and tiny models;
-                                 callbacks: progress and seconds; on_the_way: evaluations while
-                                 it trains; rehearsal: one step with a stand-in of the model,
-                                 before anything is written
-loop_runs, oracles               the backend "loop": tiny models in `gdro_lab.loop`
-evaluation, scores               what is correct, and scores from counts by prompt
-memorization                     what was memorized
-table, report                    paired differences with intervals; figures, panels, style
-texts                            what models say, before and after training
-word_study                       figures of the study on word problems
-records                          files that a run leaves
+In the order in which `gdro run` enters them:
+
+profile, blocks      what a profile says, and its runs; spelling: methods in one word
+runner               the runs of a profile, each in a process of its own
+play                 a run: base, tokenizer and data, training, evaluation
+training             the backend "trl": `GDROTrainer` on real and tiny models; callbacks
+loop_runs, oracles   the backend "loop": tiny models in `gdro_lab.loop`
+evaluation           what is correct; scores: from counts by prompt; memorization
+table, report        paired differences with intervals; figures, panels, style; texts
+
+run: the plain value that all of these pass on. records: files that a run leaves.
 """

@@ -14,7 +14,7 @@ from gdro.checks import (
 )
 from gdro.trl.models import ModelOptions
 from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict, check_written
-from gdro_lab.tasks.world import BaseSettings, find_yaml, read_yaml
+from gdro_lab.tasks.world import BaseSettings, find_yaml
 
 BASE = "base"
 """The variant that is the model before training."""
@@ -49,7 +49,7 @@ class TrainChoice(Strict):
 
     model_config = ConfigDict(extra="allow")
 
-    prompts_per_step: BoundedCount = 32
+    prompts_per_step: Annotated[int, Field(ge=1, le=10**6)] = 32
     """Prompts of one generation batch."""
     updates_per_step: BoundedCount = 1
     """Optimizer steps that share a generation batch."""
@@ -73,6 +73,20 @@ class TrainChoice(Strict):
     """When TRL evaluates held-out prompts while training."""
     eval_prompts: BoundedCount = 128
     """The most held-out prompts that TRL evaluates while training."""
+
+    @model_validator(mode="after")
+    def _has_whole_batches(self) -> Self:
+        unit = self.updates_per_step * self.num_iterations
+        if self.max_steps % unit != 0:
+            raise Refusal(
+                f"max_steps must be a multiple of {unit} updates a batch, got {self.max_steps}"
+            )
+        if self.save_steps < self.max_steps and self.save_steps % unit != 0:
+            # a checkpoint within a batch does not resume to the same weights
+            raise Refusal(
+                f"save_steps must be a multiple of {unit} updates a batch, got {self.save_steps}"
+            )
+        return self
 
     @property
     def generation_batches(self) -> int:
@@ -126,17 +140,18 @@ class EvaluationChoice(Strict):
     data_parallel_size: BoundedCount = 1
     """Processes that share the prompts."""
     at: list[Annotated[float, Field(gt=0, lt=1)]] = Field([])
-    """Fractions of the training, as in [0.5], after which it is evaluated as well, by the engine
-    that it samples with. The settings here then tell one training from another, too."""
+    """In the loop, fractions of the training, as in [0.5], after which scores are taken as well."""
     train_prompts: BoundedNatural = 0
     """Training prompts of each family that are sampled as well: their accuracy minus the held-out
     one is the memorization gap."""
     texts: BoundedNatural = 0
     """Held-out problems of each family whose texts are kept, for results/texts.md."""
 
-    def steps(self, max_steps: int) -> list[int]:
-        """The steps of a training that `at` names."""
-        return sorted({round(part * max_steps) for part in self.at} - {0, max_steps})
+    @model_validator(mode="after")
+    def _samples_enough(self) -> Self:
+        if self.k > self.samples:
+            raise Refusal(f"evaluation.k must be at most the {self.samples} samples, got {self.k}")
+        return self
 
 
 class LaunchChoice(Strict):
@@ -178,19 +193,9 @@ class LaunchChoice(Strict):
     @property
     def machine(self) -> int:
         """accelerate's machine_rank, by default 0; Refusal where it is not an integer."""
-        return self._whole("machine_rank", default=0, low=0)
-
-    @property
-    def machines(self) -> int:
-        """How many there are: by the further fields, else by accelerate's file, else 1."""
-        in_file = {} if self.file is None else read_yaml(self.file)
-        return self._whole("num_machines", default=in_file.get("num_machines", 1), low=1)
-
-    def _whole(self, name: str, default: int, low: int) -> int:
-        """A further field that is an integer; Refusal for others, and below `low`."""
-        given = self.options.get(name, str(default))
-        if not given.isdecimal() or int(given) < low:
-            raise Refusal(f"launch.{name} must be an integer of at least {low}, got {given!r}")
+        given = self.options.get("machine_rank", "0")
+        if not given.isdecimal():
+            raise Refusal(f"launch.machine_rank must be an integer of at least 0, got {given!r}")
         return int(given)
 
 
@@ -218,3 +223,19 @@ class Variant(Strict):
     def _is_written(self) -> Self:
         check_written(self.label, "label")
         return self
+
+
+def check_together(
+    train: TrainChoice, model: ModelChoice, launch: LaunchChoice, evaluation: EvaluationChoice
+) -> None:
+    """Refuse (Refusal) blocks that are right one by one and cannot be trained together."""
+    train.local_batch(launch.processes)
+    if model.is_unsloth and launch.shards:
+        raise Refusal(f"launch.config must not shard the weights of Unsloth, got {launch.config!r}")
+    if model.kind == "unsloth-lora" and train.use_vllm != model.fast_inference:
+        raise Refusal(
+            "use_vllm and fast_inference must be equal for unsloth-lora, "
+            f"got {train.use_vllm} and {model.fast_inference}"
+        )
+    if evaluation.at:
+        raise Refusal(f"evaluation.at must be left out with the backend 'trl', got {evaluation.at}")

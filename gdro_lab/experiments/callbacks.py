@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from gdro_lab.experiments.jobs import report_progress
+from gdro_lab.machine import report_progress
 
 
 class ProgressLines(TrainerCallback):

@@ -15,29 +15,32 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gdro.checks import Refusal, check_array
+from gdro.checks import check_array
 from gdro.metrics import count_distinct, is_correct
 from gdro.trl.models import stop_tokens
 from gdro_lab import numerics
-from gdro_lab.experiments.blocks import BASE, EvaluationChoice
-from gdro_lab.experiments.jobs import own_processes, report_progress
+from gdro_lab.experiments.blocks import EvaluationChoice
 from gdro_lab.experiments.memorization import first_of_each_family
-from gdro_lab.experiments.parts import CACHE, Parts, check_installed, make_parts
-from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
     EVALUATION,
     hashes_of,
     identity_of,
     read_manifest,
     read_result,
-    read_training,
     totals,
     write_manifest,
     write_table,
 )
+from gdro_lab.experiments.run import Parts, Run
 from gdro_lab.experiments.scores import places_in_family
 from gdro_lab.loop import Reward, Rows, call_reward
-from gdro_lab.machine import Arithmetic, arithmetic, describe_machine
+from gdro_lab.machine import (
+    Arithmetic,
+    arithmetic,
+    describe_machine,
+    own_processes,
+    report_progress,
+)
 from gdro_lab.tasks import Split, load_split, prompt_token_ids
 from gdro_lab.tasks.pretrained import merged_model
 
@@ -52,47 +55,30 @@ UNTRAINED = {"steps": 0, "processes": 1, "peak_memory_gib": None} | totals([])
 """What the manifest of the base, which is not trained, has in place of a training's fields."""
 
 
-def evaluate_variant(
-    profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
+def evaluate_saved(
+    run: Run, parts: Parts, folder: Path, trained: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Evaluate the base, or the model that `train_variant` left in `folder`, unless that is done.
+    """Evaluate the base, or the model in `folder`, unless that is done; the counts of each prompt.
 
-    It returns the counts of held-out prompts; the table has those of training prompts, too. Refusal
-    if the training is not complete.
+    trained: what training.json says, {} of the base.
     """
-    folder = Path(folder)
     path = folder / "manifest.json"
-    profile = profile.drawn(seed)
-    place: dict[str, Any] = {"profile": profile.name, "variant": variant, "seed": seed}
-    trained = {} if variant == BASE else read_training(folder, **place)
-    if variant != BASE and trained.get("settings") != profile.settings_of(variant, evaluated=False):
-        raise Refusal(
-            f"{folder} holds no training with the settings of profile {profile.name!r}: "
-            "train it first"
-        )
-    parts = make_parts(profile, variant, cache_dir, held_out=True, start=trained.get("start"))
-    if trained.get("start", parts.start) != parts.start:
-        raise Refusal(f"{folder} was trained from another base than {parts.source}: train it again")
-    settings = profile.settings_of(variant)
-    template = profile.train_of(variant).template
-    data = with_training_rows(profile, parts.tokenizer, parts.data, template)
-    identity = identity_of(settings, seed, data.rows, parts.start)
-    if path.is_file() and read_manifest(path, **place)["evaluation_identity"] == identity:
+    data = with_training_rows(run, parts.tokenizer, parts.data)
+    identity = identity_of(run.settings, run.replicate, data.rows, parts.start)
+    if path.is_file() and read_manifest(path)["evaluation_identity"] == identity:
         return read_result(folder)["evaluation"]
-    check_installed(profile, [], evaluates=True)
     began = time.perf_counter()
-    trained_model = None if variant == BASE else folder / "model"
-    evaluation = _evaluate_saved(profile, variant, seed, parts._replace(data=data), trained_model)
+    evaluation = _sample_saved(run, parts, data, folder / "model" if trained else None)
     seconds = time.perf_counter() - began
     path.unlink(missing_ok=True)  # it has the hash of the evaluation before
     write_table(folder / EVALUATION, evaluation)
-    machine = describe_machine(pretrained=profile.model_of(variant).source is not None)
+    machine = describe_machine(pretrained=run.model.source is not None)
     evaluated = {
-        "settings": settings,
+        "settings": run.settings,
         "evaluation_identity": identity,
         "seconds": trained.get("seconds", {}) | {"evaluate": seconds},
         "evaluated_on": machine,
-        **place,
+        **run.place,
         "start": parts.start,
         "held_out_data": data.report(),
         "files": trained.get("files", {}) | hashes_of(folder, [EVALUATION]),
@@ -102,46 +88,41 @@ def evaluate_variant(
     return read_result(folder)["evaluation"]
 
 
-def _evaluate_saved(
-    profile: Profile, variant: str, seed: int, parts: Parts, trained: Path | None
-) -> list[dict[str, Any]]:
+def _sample_saved(run: Run, parts: Parts, data: Split, trained: Path | None) -> list[dict]:
     """Evaluate a trained model or adapter in its folder, or the base."""
-    choice = profile.model_of(variant)
     model = str(trained or parts.source)
-    dtype = arithmetic(pretrained=choice.source is not None)
+    dtype = arithmetic(pretrained=run.model.source is not None)
     # an adapter is merged into its base, because both engines sample from whole models
     with tempfile.TemporaryDirectory() as merged:
-        if trained is not None and choice.kind.endswith("lora"):
+        if trained is not None and run.model.kind.endswith("lora"):
             # where it samples in float32: bfloat16 is too coarse for the steps of an adapter
             merged_dtype = "float32" if dtype == "float32" else "auto"
             model = str(merged_model(parts.source, model, merged, dtype=merged_dtype))
         return evaluate_model(
-            profile.evaluation,
+            run.evaluation,
             model,
             parts.tokenizer,
-            parts.data,
-            seed,
-            profile.train_of(variant).template,
-            success_threshold=profile.success_threshold,
+            data,
+            run.replicate,
+            run.train.template,
+            success_threshold=run.success_threshold,
             dtype=dtype,
         )
 
 
-def with_training_rows(
-    profile: Profile, tokenizer: Any, held_out: Split, template: Mapping[str, Any]
-) -> Split:
+def with_training_rows(run: Run, tokenizer: Any, held_out: Split) -> Split:
     """The held-out prompts, then the training prompts that are sampled for the memorization gap."""
-    most = profile.evaluation.train_prompts
+    most = run.evaluation.train_prompts
     if most == 0:
         return held_out
-    training = load_split(profile.task, tokenizer, held_out=False, template=template)
+    training = load_split(run.task, tokenizer, held_out=False, template=run.train.template)
     seen = [{**row, "trained_on": 1} for row in first_of_each_family(training.rows, most)]
     return replace(held_out, rows=held_out.rows + seen)
 
 
 def evaluate_model(
     choice: EvaluationChoice,
-    model: "str | Path | torch.nn.Module | LLM",
+    model: str | Path,
     tokenizer: "PreTrainedTokenizerBase",
     data: Split,
     seed: int = 0,
@@ -156,11 +137,10 @@ def evaluate_model(
 
     Args:
         choice: engine and sampling.
-        model: folder or hub id of a whole model; or what samples in a training: vLLM's engine that
-            holds it, or the model itself.
+        model: folder or hub id of a whole model.
         tokenizer: the model's.
         data: prompts, their reward and how many tokens a completion has.
-        seed: of the sampling; vLLM's engine of a training ignores it.
+        seed: of the sampling.
         template: arguments of the chat template.
         success_threshold: the reward above which a completion is correct.
         dtype: of the weights that the engine "hf" samples from; None for `arithmetic` of a model
@@ -266,7 +246,7 @@ def _sample_share(
 
 def _by_transformers(
     choice: EvaluationChoice,
-    model: Any,
+    source: str | Path,
     tokenizer: Any,
     ids: Tokens,
     max_new_tokens: int,
@@ -277,9 +257,7 @@ def _by_transformers(
     from transformers import AutoModelForCausalLM, GenerationConfig
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    trains = not isinstance(model, str | Path)
-    if not trains:
-        model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to(device)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(device)
     stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
     config = GenerationConfig(
         do_sample=True,
@@ -293,8 +271,7 @@ def _by_transformers(
     tokens_R = []
     torch.manual_seed(seed)
     for start in range(0, len(ids_R), choice.batch_size):
-        if not trains:  # in a training, the job's progress is that of the training
-            report_progress(start, len(ids_R))
+        report_progress(start, len(ids_R))
         texts = {"input_ids": ids_R[start : start + choice.batch_size]}
         batch = tokenizer.pad(texts, padding_side="left", return_tensors="pt").to(device)
         output = model.generate(**batch, generation_config=config)
@@ -308,7 +285,7 @@ def _by_transformers(
 
 def _by_vllm(
     choice: EvaluationChoice,
-    model: "str | Path | LLM",
+    model: str | Path,
     tokenizer: Any,
     ids: Tokens,
     max_new_tokens: int,
@@ -318,10 +295,7 @@ def _by_vllm(
     numerics.fix_engines()
     import vllm
 
-    engine = model
-    if not isinstance(engine, vllm.LLM):
-        longest = max(map(len, ids)) + max_new_tokens
-        engine = _start_vllm(choice, str(model), longest, seed)
+    engine = _start_vllm(choice, str(model), max(map(len, ids)) + max_new_tokens, seed)
     sampling = vllm.SamplingParams(
         n=choice.samples,
         max_tokens=max_new_tokens,

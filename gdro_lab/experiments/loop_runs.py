@@ -1,4 +1,4 @@
-"""A run of the loop: a method in a world at a learning rate, on a seed.
+"""A run of the loop: a method in a world at a learning rate, on a replicate.
 
 A world is a task with its base: a name in gdro_lab/tasks/worlds, or a YAML file. The folder of a
 profile has a file for each finished run (runs/WORLD/…json), so that the same profile resumes, and
@@ -15,17 +15,21 @@ import pandas as pd
 import transformers
 
 from gdro_lab import loop
-from gdro_lab.experiments.jobs import report_progress
 from gdro_lab.experiments.memorization import first_of_each_family, train_scores
 from gdro_lab.experiments.oracles import loop_controller, make_oracle
 from gdro_lab.experiments.records import write_rows
 from gdro_lab.experiments.run import Run
 from gdro_lab.experiments.scores import score_families
+from gdro_lab.machine import report_progress
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import Task, TaskWorld
 
-CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}
-"""Samples a held-out prompt, by part of the steps."""
+CHECKPOINTS = (0.2, 0.4, 0.6, 0.8)
+"""Parts of the steps after which scores are taken as well, where `evaluation.at` names none."""
+SAMPLES = 8
+"""Of a held-out prompt at these."""
+FINAL_SAMPLES = 32
+"""Of a held-out prompt at the end."""
 TRAIN_PROMPTS = 128
 """Training prompts of each family, at most, on which accuracy is measured at the end: see
 `gdro_lab.experiments.memorization`."""
@@ -38,7 +42,7 @@ SPENT = ("tokens", "trained_tokens", "replayed", "seconds")
 def draw_base(
     world: TaskWorld, seed: int, cache_dir: str | Path, size: str | None = None
 ) -> tuple[Task, Path]:
-    """The task of a draw and the folder of its base, which is trained if the cache has none."""
+    """The task of a replicate, and the folder of its base, made if the cache has none."""
     task = world.spec.draw(seed)
     options = world.base.model_dump()
     if size is not None:
@@ -54,9 +58,11 @@ class Scorer:
         self.task = task
         self.model = model
         self.tokenizer = tokenizer
-        self.steps = run.profile.train.max_steps
-        self.samples = {round(part * self.steps): count for part, count in CHECKPOINTS.items()}
+        self.steps = run.train.max_steps
+        parts = run.evaluation.at or CHECKPOINTS
+        self.samples = {round(part * self.steps): SAMPLES for part in parts}
         """Of each held-out prompt, by step."""
+        self.samples[self.steps] = FINAL_SAMPLES
         self.spent = dict.fromkeys((*SPENT, "rollouts"), 0.0)
         """So far."""
         self.rows: list[dict[str, Any]] = []
@@ -101,7 +107,7 @@ class Scorer:
             samples,
             self.task.max_completion_tokens,
             step,  # as the seed, so all methods are scored with the same random numbers
-            self.run.profile.success_threshold,
+            self.run.success_threshold,
         )
 
 
@@ -111,35 +117,36 @@ def _breadth(families_P: Sequence[str], counts: loop.Counts) -> dict[str, float]
     return prompts.groupby(list(families_P)).mean().mean().to_dict()
 
 
-def play_in_loop(run: Run, world: TaskWorld, out: Path, cache_dir: str) -> list[dict[str, Any]]:
+def play_in_loop(
+    run: Run, world: TaskWorld, file: Path, cache_dir: str | Path
+) -> list[dict[str, Any]]:
     """Train one run; write a row of scores for each checkpoint.
 
     The base, which is not trained, has one row, as of the last step.
     """
     transformers.logging.disable_progress_bar()
-    task, base = draw_base(world, run.seed, cache_dir, run.profile.size)
+    task, base = draw_base(world, run.replicate, cache_dir, run.size)
     model = transformers.AutoModelForCausalLM.from_pretrained(base)
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     scorer = Scorer(run, task, model, tokenizer)
     if run.variant is None:
         scorer.score(scorer.steps)
     else:
-        prompts, mean_rollouts = run.profile.batch_shape(run.variant)
         oracle = make_oracle(task, model, tokenizer)
         loop.train(
             model,
             tokenizer,
             task.train,
             task.reward,
-            loop_controller(run.variant, mean_rollouts, run.seed, oracle),
-            prompts=prompts,
-            seed=run.seed,
+            loop_controller(run.variant, run.mean_rollouts, run.replicate, oracle),
+            prompts=run.prompts,
+            seed=run.replicate,
             steps=scorer.steps,
             learning_rate=run.learning_rate,
-            schedule=run.profile.train.lr_scheduler_type,
+            schedule=run.train.lr_scheduler_type,
             stream=world.spec.n_train == 0,
             max_new_tokens=task.max_completion_tokens,
             on_step=scorer.on_step,
         )
-    write_rows(run.file(out), run.settings, scorer.rows)
+    write_rows(file, run.settings, scorer.rows)
     return scorer.rows

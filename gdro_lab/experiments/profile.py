@@ -1,21 +1,20 @@
 """A profile: the YAML file of an experiment. It names data, methods, seeds and a backend.
 
 The backend "trl" trains real models and tiny ones with `GDROTrainer`, the backend "loop" tiny ones
-in `gdro_lab.loop`. Whatever is wrong in a file is a `Refusal`, before any compute.
+in `gdro_lab.loop`. Whatever is wrong in a file is a `Refusal`, before any compute. Its `runs` are
+plain values: nothing after them asks the profile again.
 """
 
-import hashlib
-import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from gdro.checks import Positive, Refusal, build, check
 from gdro.controller import GDROController
-from gdro.registry import find_method
 from gdro_lab.experiments.blocks import (
     BASE,
     BaseChoice,
@@ -24,56 +23,25 @@ from gdro_lab.experiments.blocks import (
     ModelChoice,
     TrainChoice,
     Variant,
+    check_together,
 )
 from gdro_lab.experiments.oracles import loop_controller
-from gdro_lab.experiments.profile_checks import (
-    check_comparison,
-    check_loop_train,
-    check_names,
-    check_seeds,
-    check_task,
-    check_training,
-    check_worlds,
-)
+from gdro_lab.experiments.run import LOOP_TRAIN, Run
+from gdro_lab.experiments.scores import K
 from gdro_lab.experiments.spelling import import_methods, read_spelling
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
 from gdro_lab.tasks.base import BaseSize, BoundedNatural, Name, Strict
 from gdro_lab.tasks.cold_start import ColdStart
+from gdro_lab.tasks.reasoning_gym import STREAM_SIZE, GymSpec
 from gdro_lab.tasks.world import TaskWorld, read_layers, read_world, refusal
 
 PROFILES = Path(__file__).parents[1] / "profiles"
-OF_LOOP = {"worlds", "methods", "learning_rates", "size", "baseline"}
-OF_TRL = {"one_task", "task", "base", "model", "cold_start", "evaluation", "launch", "gpus"}
-OF_TRL |= {"hours", "variants"}
-# How a machine computes, and not what: these may change between two starts of one run.
-MACHINE = {
-    "vllm_gpu_memory_utilization",
-    "vllm_enable_sleep_mode",
-    "vllm_server_base_url",
-    "vllm_server_host",
-    "vllm_server_port",
-    "vllm_server_timeout",
-    "vllm_group_port",
-    "gpu_memory_utilization",
-    "standby",
-    "report_to",
-    "run_name",
-    "log_completions",
-    "logging_steps",
-    "disable_tqdm",
-    "save_total_limit",
+OF_OTHERS = {  # the fields of the other backend
+    "trl": {"worlds", "methods", "learning_rates", "size", "baseline"},
+    "loop": {"one_task", "task", "base", "model", "cold_start", "launch", "gpus", "hours"}
+    | {"variants"},
 }
-
-
-class Configuration(NamedTuple):
-    """What is compared with others."""
-
-    method: str
-    """The variant's name; in the loop the method's spelling, without its rate."""
-    variant: Variant
-    learning_rate: float
-
-
+RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as numpy and torch take them
 
 
@@ -137,9 +105,8 @@ class Profile(Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        """Refuse what would otherwise fail after hours."""
-        others = OF_TRL if self.backend == "loop" else OF_LOOP
-        for field in sorted(self.model_fields_set & others):
+        """Refuse what would otherwise fail after hours, or compare what is not alike."""
+        for field in sorted(self.model_fields_set & OF_OTHERS[self.backend]):
             raise Refusal(f"{field} must be left out with the backend {self.backend!r}")
         if len(set(self.seeds)) != len(self.seeds):
             raise Refusal(f"seeds must differ, got {self.seeds}")
@@ -147,76 +114,245 @@ class Profile(Strict):
         if self.backend == "loop":
             self._check_loop()
         else:
-            self._check_trl()
-        thresholds = {self.controller_of(c).success_threshold for c in self.configurations()}
-        if len(thresholds) > 1:
-            raise Refusal(
-                "success_threshold must be the same in all that is compared, "
-                f"got {sorted(thresholds)}"
-            )
+            self._check_names()
+            if not self.one_task:
+                self._check_seeds()
+            for name, variant in self.variants.items():
+                try:
+                    self._check_variant(name, variant)
+                except ValidationError as error:
+                    raise refusal(f"variants.{name}.train", error) from error
+                except ValueError as error:
+                    raise Refusal(f"variant {name!r}: {error}") from error
+        _ = self.success_threshold  # makes a controller of each variant, which checks its options
         return self
 
     def _check_loop(self) -> None:
-        """Refuse what is misspelled, before any training."""
-        check_loop_train(self.train)
-        if not self.methods:
-            raise Refusal("methods must name what is compared, got []")
-        known = sorted({"grpo", *(one.method for one in self.configurations())})
+        """Refuse what the loop does not know, and prompts that a world does not have."""
+        train = self.train
+        unknown = sorted((train.model_fields_set | set(train.model_extra or {})) - set(LOOP_TRAIN))
+        if unknown:
+            raise Refusal(f"train must have no other fields than {LOOP_TRAIN}, got {unknown}")
+        schedules = Literal["constant", "linear"]
+        check("train.lr_scheduler_type", train.lr_scheduler_type, schedules)
+        # with fewer, two of the five checkpoints would be the same step
+        check("train.max_steps", train.max_steps, int, ge=5)
+        if not self.evaluation.model_fields_set <= {"at"}:
+            raise Refusal(f"evaluation must have no other field than at, got {self.evaluation}")
+        check("methods", self.methods, Annotated[list[str], Field(min_length=1)])
+        known = sorted({"grpo", *(variant.label for variant, _ in self.spelled)})
         if self.baseline not in known:
             raise Refusal(f"baseline must be one of {known}, got {self.baseline!r}")
-        most = max(self.batch_shape(one.variant)[0] for one in self.configurations())
-        check_worlds(self.drawn_worlds, self.train.max_steps, most)
+        names = [world.name for world in self.drawn_worlds]
+        if len(set(names)) < len(names):
+            raise Refusal(f"worlds must have names of their own, got {names}")
+        prompts = max(self.batch_shape(variant)[0] for variant, _ in self.spelled)
+        for world in self.drawn_worlds:
+            if not world.has_tiny_base:
+                raise Refusal(f"worlds must have a tiny base in the loop, got {world.name!r}")
+            is_stream = world.spec.n_train == 0
+            needed = train.max_steps * prompts if is_stream else prompts
+            if needed > (STREAM_SIZE if is_stream else world.spec.n_train):
+                raise Refusal(f"prompts must be fewer in the world {world.name!r}, got {prompts}")
 
-    def _check_trl(self) -> None:
-        """Refuse variants that cannot be told apart or compared, and what cannot be trained."""
-        check_names(list(self.variants), [self.label(name) for name in (BASE, *self.variants)])
-        if not self.one_task:
-            check_seeds(self.seeds, self.evaluation, self.task, self.base, self.cold_start)
-        check_task(self.task, self.model.source, self.base, self.cold_start)
-        for name, variant in self.variants.items():
-            try:
-                train = self.train_of(name)
-                model = self.model_of(name)
-                check_comparison(variant, [*self.variants, "grpo"], train, self.train)
-                if variant.model:  # others have that of the profile, which was checked above
-                    check_task(self.task, model.source, self.base, self.cold_start)
-                check_training(train, model, self.launch, self.evaluation)
-                self.controller_of(Configuration(name, variant, train.learning_rate))
-            except ValidationError as error:
-                raise refusal(f"variants.{name}.train", error) from error
-            except ValueError as error:
-                raise Refusal(f"variant {name!r}: {error}") from error
+    def _check_names(self) -> None:
+        """Refuse variants that cannot be told apart, in folders or in tables."""
+        names = list(self.variants)
+        if not names:
+            raise Refusal("variants must name what is compared, got {}")
+        if RESERVED & set(names):
+            raise Refusal(f"variants may not be called {sorted(RESERVED)}, got {names}")
+        labels = [self.label(name) for name in (BASE, *names)]
+        if len(set(labels)) != len(labels):
+            raise Refusal(f"labels of variants must differ, got {labels}")
 
-    def methods_hash(self, method: str) -> str | None:
-        """Hash of `methods_from` if the method is from it: a changed file makes another run."""
-        package = find_method(method).__module__.partition(".")[0]
-        # a part of "composed" may be from it
-        is_ours = package in ("gdro", "gdro_lab") and method != "composed"
-        if self.methods_from is None or is_ours:
-            return None
-        return hashlib.sha256(Path(self.methods_from).read_bytes()).hexdigest()
+    def _check_seeds(self) -> None:
+        """Refuse too few samples for the paired table, and seeds in what the seeds draw."""
+        if len(self.seeds) > 1 and self.evaluation.samples < K:
+            raise Refusal(
+                f"evaluation.samples must be at least {K} where each seed draws its own task (or "
+                f"one_task must be true), got {self.evaluation.samples}"
+            )
+        for name in ("task", "base", "cold_start"):
+            part = getattr(self, name)
+            if part is not None and "seed" in part.model_fields_set:
+                raise Refusal(
+                    f"{name}.seed must be left out: the profile's seeds draw it, got {part.seed}"
+                )
 
-    @property
-    def cost(self) -> str:
-        """A sentence: how many trainings a profile has, and the GPU-hours that they may take."""
-        in_loop = {"worlds": len(self.drawn_worlds)} if self.backend == "loop" else {}
-        what = "methods at their rates" if in_loop else "variants"
-        counts = in_loop | {what: len(self.configurations()), "seeds": len(self.seeds)}
-        trainings = math.prod(counts.values())
-        numbers = " × ".join(map(str, counts.values()))
-        text = f"{trainings} trainings ({' × '.join(counts)}: {numbers})"
-        hours = trainings * self.gpus * self.hours
-        return f"{text}, up to {hours:,.0f} GPU-hours" if hours else text
+    def _check_variant(self, name: str, variant: Variant) -> None:
+        """Refuse what cannot be trained, and what is not compared at equal rollouts."""
+        train = self.train_of(name)
+        model = self.model_of(name)
+        known = [*self.variants, "grpo"]
+        if variant.baseline not in known:
+            raise Refusal(f"baseline must be one of {known}, got {variant.baseline}")
+        ours, wanted = (
+            f"{one.max_steps} steps in {one.generation_batches} batches of "
+            f"{one.prompts_per_step * one.num_generations} rollouts"
+            for one in (train, self.train)
+        )
+        if ours != wanted:
+            raise Refusal(
+                "max_steps, updates_per_step, num_iterations and prompts_per_step × "
+                f"num_generations must give the profile's {wanted}, got {ours}"
+            )
+        self._check_task(model.source)
+        check_together(train, model, self.launch, self.evaluation)
+
+    def _check_task(self, source: str | None) -> None:
+        """Refuse a task or a cold start without the model, or the base, that it needs."""
+        kind = self.task.kind
+        has_tiny_base = kind == "embedded"
+        if isinstance(self.task, GymChoice):
+            world = read_world(self.task.world)
+            has_tiny_base = world.has_tiny_base
+            if not isinstance(world.spec, GymSpec) or world.spec.n_train == 0:
+                raise Refusal(
+                    f"task.world must be a finite one of reasoning-gym, got {world.name!r}"
+                )
+        if source is None and not has_tiny_base:
+            raise Refusal(f"model.source must be given for a task of kind {kind!r}, got None")
+        changed = sorted(self.base.model_fields_set - {"seed"})
+        if kind == "reasoning_gym" and changed:
+            raise Refusal(f"base must be the world's, but for its seed, got {changed}")
+        if self.cold_start is not None and (source is None or kind == "embedded"):
+            raise Refusal(
+                f"cold_start needs model.source and no embedded task, got {source!r} and {kind!r}"
+            )
 
     @property
     def is_pretrained(self) -> bool:
         """Whether any variant trains another model than a tiny base."""
         return any(self.model_of(name).source is not None for name in self.variants)
 
-    @property
+    @cached_property
     def success_threshold(self) -> float:
         """The reward above which a completion is correct, in training and in evaluation."""
-        return self.controller_of(self.configurations()[0]).success_threshold
+        thresholds = {controller.success_threshold for controller in self._controllers()}
+        if len(thresholds) > 1:
+            raise Refusal(
+                "success_threshold must be the same in all that is compared, "
+                f"got {sorted(thresholds)}"
+            )
+        return thresholds.pop()
+
+    def _controllers(self) -> Iterator[GDROController]:
+        """A controller of each variant, once."""
+        for variant in {variant.label: variant for variant, _ in self.spelled}.values():
+            yield loop_controller(variant, self.batch_shape(variant)[1], seed=0)
+        for name, variant in self.variants.items():
+            try:
+                yield build(
+                    f"options of {variant.method!r}",
+                    GDROController,
+                    {"seed": 0} | variant.options,
+                    method=variant.method,
+                    preset=variant.preset,
+                    mean_rollouts=self.train_of(name).num_generations,
+                )
+            except ValueError as error:
+                raise Refusal(f"variant {name!r}: {error}") from error
+
+    @cached_property
+    def drawn_worlds(self) -> list[TaskWorld]:
+        """The loop's worlds, each once, as read from their files."""
+        worlds = self.worlds if self.backend == "loop" else []
+        return [read_world(name) for name in dict.fromkeys(worlds)]
+
+    @cached_property
+    def spelled(self) -> list[tuple[Variant, float]]:
+        """The loop's methods at their learning rates, each once."""
+        found = {}
+        for variant in map(read_spelling, self.methods):
+            own_rate = variant.train.get("learning_rate")
+            for rate in self.learning_rates if own_rate is None else [own_rate]:
+                found[variant.label, rate] = variant, rate
+        return list(found.values())
+
+    def batch_shape(self, variant: Variant) -> tuple[int, float]:
+        """A variant's prompts a step and mean rollouts a prompt in the loop, at equal rollouts."""
+        total = self.train.prompts_per_step * self.train.num_generations
+        prompts = variant.train.get("prompts_per_step", self.train.prompts_per_step)
+        check(f"prompts of {variant.label!r}", prompts, int, ge=1, le=total)
+        return prompts, total / prompts
+
+    def label(self, variant: str) -> str:
+        """What tables and legends call a variant."""
+        return "base" if variant == BASE else self.variants[variant].label or variant
+
+    def train_of(self, name: str) -> TrainChoice:
+        """The training settings of a variant; of the base, those of the profile."""
+        changes = {} if name == BASE else self.variants[name].train
+        return TrainChoice(**(self.train.model_dump() | changes))
+
+    def model_of(self, name: str) -> ModelChoice:
+        """The model settings of a variant; of the base, those of the profile."""
+        changes = {} if name == BASE else self.variants[name].model
+        return ModelChoice(**(asdict(self.model) | changes))
+
+    def runs(self) -> list[Run]:
+        """All runs, replicate by replicate, so that a folder always holds whole pairs."""
+        runs = []
+        for seed in self.seeds:
+            has_base = not self.one_task or seed == self.seeds[0]
+            if self.backend == "trl":
+                runs += [self.run(name, seed) for name in self.variants]
+                runs += [self.run(BASE, seed)] if has_base else []
+            for world in self.drawn_worlds:
+                runs += [self._loop_run(world, seed, *one) for one in self.spelled]
+                runs.append(self._loop_run(world, seed, None, 0.0))
+        return runs
+
+    def run(self, name: str, seed: int) -> Run:
+        """A variant, or the base, on one replicate in TRL; Refusal if there is no such variant."""
+        if name not in (BASE, *self.variants):
+            raise Refusal(f"variant must be one of {list(self.variants)}, got {name!r}")
+        drawn = self.drawn(seed)
+        train = self.train_of(name)
+        model = self.model_of(name)
+        of_base = self.seeds[0] if self.one_task else seed
+        return Run(
+            profile=self.name,
+            configuration=name,
+            replicate=seed,
+            variant=self.variants.get(name),
+            learning_rate=0.0 if name == BASE else train.learning_rate,
+            train=train,
+            success_threshold=self.success_threshold,
+            methods_from=self.methods_from,
+            start_title=f"base {model.source or 'tiny'} {of_base}",
+            model=model,
+            task=drawn.task,
+            base=drawn.base,
+            cold_start=drawn.cold_start,
+            taught_template=self.train.template,
+            evaluation=self.evaluation,
+            launch=self.launch,
+            gpus=self.gpus,
+            # only what was set: a world refuses the defaults of `base`
+            written=drawn.model_dump_json(exclude_unset=True),
+        )
+
+    def _loop_run(self, world: TaskWorld, seed: int, variant: Variant | None, rate: float) -> Run:
+        """A method in a world at a learning rate, or the base."""
+        prompts, mean_rollouts = (0, 0.0) if variant is None else self.batch_shape(variant)
+        return Run(
+            profile=self.name,
+            configuration=BASE if variant is None else variant.label,
+            replicate=seed,
+            variant=variant,
+            learning_rate=rate,
+            train=self.train,
+            success_threshold=self.success_threshold,
+            methods_from=self.methods_from,
+            start_title=f"base {world.name} {seed}",
+            evaluation=self.evaluation,
+            world=world,
+            prompts=prompts,
+            mean_rollouts=mean_rollouts,
+            size=self.size,
+        )
 
     def drawn(self, seed: int) -> Self:
         """The profile of one replicate: this seed has drawn task, base and cold start, too."""
@@ -228,94 +364,6 @@ class Profile(Strict):
             if part is not None:
                 of_seed[name] = part.model_copy(update={"seed": seed})
         return self.model_copy(update=of_seed)
-
-    def label(self, variant: str) -> str:
-        """What tables and legends call a variant."""
-        return "base" if variant == BASE else self.variants[variant].label or variant
-
-    def variant(self, name: str) -> Variant:
-        """A variant by its name; Refusal if there is none, as for the base."""
-        if name not in self.variants:
-            raise Refusal(f"variant must be one of {list(self.variants)}, got {name!r}")
-        return self.variants[name]
-
-    def train_of(self, variant: str) -> TrainChoice:
-        """The training settings of a variant; of the base, those of the profile."""
-        changes = {} if variant == BASE else self.variant(variant).train
-        return TrainChoice(**(self.train.model_dump() | changes))
-
-    def model_of(self, variant: str) -> ModelChoice:
-        """The model settings of a variant; of the base, those of the profile."""
-        changes = {} if variant == BASE else self.variant(variant).model
-        return ModelChoice(**(asdict(self.model) | changes))
-
-    def controller_of(self, configuration: Configuration) -> GDROController:
-        """A controller with the method and budget of a configuration."""
-        chosen = configuration.variant
-        if self.backend == "loop":
-            return loop_controller(chosen, self.batch_shape(chosen)[1], seed=0)
-        return build(
-            f"options of {chosen.method!r}",
-            GDROController,
-            {"seed": 0} | chosen.options,
-            method=chosen.method,
-            preset=chosen.preset,
-            mean_rollouts=self.train_of(configuration.method).num_generations,
-        )
-
-    def settings_of(self, variant: str, *, evaluated: bool = True) -> dict[str, Any]:
-        """What a run in TRL depends on besides its seed: no labels, nothing of `MACHINE`.
-
-        Without `evaluated`, what a training depends on: nothing of the evaluation.
-        """
-        settings = self.model_dump(include={"task", "base", "cold_start", "evaluation"})
-        settings["model"] = asdict(self.model_of(variant))
-        settings["template"] = self.train_of(variant).template
-        settings["success_threshold"] = self.success_threshold
-        if self.task.kind == "reasoning_gym":
-            settings["world"] = read_world(self.task.world).model_dump(mode="json")
-        if variant != BASE:
-            chosen = self.variant(variant)
-            settings |= chosen.model_dump(exclude={"label", "baseline", "train", "model"})
-            settings["train"] = self.train_of(variant).model_dump()
-            settings["methods_from"] = self.methods_hash(chosen.method)
-        if not evaluated and not self.evaluation.at:
-            del settings["evaluation"]
-            # what is evaluated changes a training only by the problems that it takes out, and the
-            # identity holds the rows that are left
-            if variant == BASE or self.train_of(variant).eval_strategy == "no":
-                settings["task"].pop("evaluate", None)
-        for block in ("model", "train", "evaluation"):
-            for name in MACHINE & set(settings.get(block, ())):
-                del settings[block][name]
-        return settings
-
-    @cached_property
-    def drawn_worlds(self) -> list[TaskWorld]:
-        """The loop's worlds, each once, as read from their files."""
-        worlds = self.worlds if self.backend == "loop" else []
-        return [read_world(name) for name in dict.fromkeys(worlds)]
-
-    def configurations(self) -> list[Configuration]:
-        """What is compared, each once."""
-        if self.backend == "trl":
-            return [
-                Configuration(name, variant, self.train_of(name).learning_rate)
-                for name, variant in self.variants.items()
-            ]
-        configurations: dict[tuple[str, float], Configuration] = {}
-        for variant in map(read_spelling, self.methods):
-            own_rate = variant.train.get("learning_rate")
-            for rate in self.learning_rates if own_rate is None else [own_rate]:
-                configurations[variant.label, rate] = Configuration(variant.label, variant, rate)
-        return list(configurations.values())
-
-    def batch_shape(self, variant: Variant) -> tuple[int, float]:
-        """A variant's prompts a step and mean rollouts a prompt in the loop, at equal rollouts."""
-        total = self.train.prompts_per_step * self.train.num_generations
-        prompts = variant.train.get("prompts_per_step", self.train.prompts_per_step)
-        check(f"prompts of {variant.label!r}", prompts, int, ge=1, le=total)
-        return prompts, total / prompts
 
 
 def load_profile(name: str | Path) -> Profile:
@@ -337,24 +385,11 @@ def make_profile(where: str | Path, fields: dict[str, Any]) -> Profile:
         raise refusal(where, error) from error
 
 
-def load_trainings(name: str | Path) -> Profile:
-    """Read a profile of the backend "trl", for commands that work with one of its runs."""
-    profile = load_profile(name)
-    if profile.backend == "loop":
-        raise Refusal(f"profile {profile.name!r} has the backend 'loop': use `gdro run {name}`")
-    return profile
-
-
 def _merged_block(block: str, before: Any, changes: Any) -> Any:
     """A block of the profile that this one is `like`, with the changes over it or in its place."""
     is_other_task = block == "task" and changes.get("kind") not in (None, before.get("kind"))
     # another kind of task has other fields
     return changes if block == "variants" or is_other_task else before | changes
-
-
-def run_folder(runs_dir: str | Path, variant: str, seed: int) -> Path:
-    """Where a run's records are."""
-    return Path(runs_dir) / variant / f"seed{seed}"
 
 
 def repository() -> Path:

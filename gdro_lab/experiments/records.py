@@ -3,10 +3,10 @@
 A table is a list of rows, one JSON object a line. A manifest says that a run is complete, so it is
 written last. JSON has no NaN and no infinity: write None, or leave the key out.
 
-A manifest has a hash of itself and of each table, and `read_manifest` refuses files that differ.
-The folder of a model has a ledger of all its files, since libraries load whatever they find there.
-Other files in the folder of a run are never read, so notes and notebooks may be put there. An
-altered file whose hash was altered as well is not noticed.
+A manifest has the hash of each table, and `read_manifest` refuses files that differ. The folder of
+a model has a ledger of all its files, since libraries load whatever they find there. Other files in
+the folder of a run are never read, so notes and notebooks may be put there. An altered manifest is
+not noticed.
 """
 
 import hashlib
@@ -40,8 +40,6 @@ TOTALS = ("rollouts", "tokens", "trained_tokens")
 TRAINED = ("record.jsonl", "log_history.jsonl")
 """The tables that a training leaves."""
 EVALUATION = "evaluation.jsonl"
-ON_THE_WAY = "evaluation-{}.jsonl"
-"""The same as of a step on the way."""
 
 
 def write_table(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -68,33 +66,14 @@ def write_manifest(path: str | Path, payload: Mapping[str, Any]) -> None:
             "cpus": os.cpu_count(),
         },
     }
-    _write_hashed(path, json.dumps(surroundings | {**payload}, default=plain, allow_nan=False))
+    content = surroundings | {**payload}
+    replace_text(path, json.dumps(content, indent=2, default=plain, allow_nan=False) + "\n")
 
 
-def _write_hashed(path: str | Path, text: str) -> None:
-    """Write a JSON object with a hash of it."""
-    content = json.loads(text)  # as it will be read
-    hashed = content | {"sha256": identity_of(content)}
-    replace_text(path, json.dumps(hashed, indent=2) + "\n")
-
-
-def read_manifest(path: str | Path, kind: str = "manifest", **place: Any) -> dict[str, Any]:
-    """The object in a file, without its hash.
-
-    Refusal where it is absent or was altered, where a file that it names was, and where it says
-    that its place is another one.
-    """
+def read_manifest(path: str | Path, kind: str = "manifest") -> dict[str, Any]:
+    """The object in a file; Refusal where it is absent, or a file that it names was altered."""
     path = Path(path)
     content = parse_object(path, read_whole(path, kind))
-    digest = content.pop("sha256", None)
-    if digest != identity_of(content):
-        raise Refusal(f"{path} is not as it was written: delete it to run it again")
-    said = {name: content.get(name) for name in place}
-    if said != place:
-        raise Refusal(
-            f"{path} must be of {_spelled(place)}, got that of {_spelled(said)}: a copy is not a "
-            "run; delete its folder, or use another"
-        )
     for name, written in (content.get("files") or {}).items():
         file = path.parent / name
         # a run may be copied without its model, which a report does not read
@@ -107,27 +86,15 @@ def read_manifest(path: str | Path, kind: str = "manifest", **place: Any) -> dic
     return content
 
 
-def _spelled(place: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value!r}" for name, value in place.items())
-
-
-def read_training(folder: Path, **place: Any) -> dict[str, Any]:
+def read_training(folder: Path) -> dict[str, Any]:
     """The content of training.json, {} where there is none; Refusal if the model is not whole."""
     if not (folder / "training.json").is_file():
         return {}
-    training = read_manifest(folder / "training.json", **place)
-    _check_named(folder / "training.json", training["files"] or {}, TRAINED)
+    training = read_manifest(folder / "training.json")
     fault = fault_of(folder / "model", training["identity"])
     if fault is not None:
         raise Refusal(f"{fault}: put it back as it was, or use another folder")
     return training
-
-
-def _check_named(path: Path, files: Mapping[str, str], names: Iterable[str]) -> None:
-    """Refuse (Refusal) a manifest without the hash of a file that is read by it."""
-    unnamed = sorted(set(names) - files.keys())
-    if unnamed:
-        raise Refusal(f"{path} is not as it was written: it has no hash of {unnamed}")
 
 
 def hashes_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
@@ -135,22 +102,17 @@ def hashes_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: file_hash(folder / name) for name in names}
 
 
-def read_result(folder: str | Path, **place: Any) -> dict[str, Any]:
+def read_result(folder: str | Path) -> dict[str, Any]:
     """Manifest, record and evaluations of a complete run. The base, not trained, has no record.
 
-    `evaluation` and `seen` are the counts of held-out and of training prompts at the end, and
-    `on_the_way` has both by step. Refusal where one of their tables has no hash in the manifest.
+    `evaluation` and `seen` are the counts of held-out and of training prompts at the end.
     """
     folder = Path(folder)
-    manifest = read_manifest(folder / "manifest.json", **place)
-    files = manifest.get("files") or {}
-    steps = manifest.get("evaluated_at", [])
-    _check_named(folder / "manifest.json", files, [EVALUATION, *map(ON_THE_WAY.format, steps)])
+    manifest = read_manifest(folder / "manifest.json")
     record = folder / "record.jsonl"
     return {
         "manifest": manifest,
-        "record": read_table(record) if record.name in files else [],
-        "on_the_way": {step: _read_counts(folder / ON_THE_WAY.format(step)) for step in steps},
+        "record": read_table(record) if record.name in manifest["files"] else [],
         **_read_counts(folder / EVALUATION),
     }
 
@@ -173,19 +135,14 @@ def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def write_rows(path: Path, settings: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Write the scores of a run of the loop, with what it depends on and where it lies."""
-    content = {"settings": settings, "place": _place_of(path), "rows": rows}
-    _write_hashed(path, json.dumps(content, default=plain))  # a score may be NaN
+    """Write the scores of a run of the loop, with what it depends on."""
+    content = {"settings": settings, "rows": rows}
+    replace_text(path, json.dumps(content, indent=2, default=plain) + "\n")  # a score may be NaN
 
 
 def read_rows(path: Path) -> dict[str, Any]:
-    """Settings and rows of `write_rows`; Refusal for a file that was altered, broken or copied."""
-    return read_manifest(path, "run", place=_place_of(path))
-
-
-def _place_of(path: Path) -> str:
-    """Folder and name of a file: of a run's rows, the world and the rest."""
-    return f"{path.parent.name}/{path.name}"
+    """Settings and rows of `write_rows`; Refusal for a broken file."""
+    return parse_object(path, read_whole(path, "run"))
 
 
 def identity_of(*parts: Any) -> str:

@@ -1,11 +1,12 @@
 """The results of trainings in TRL: scores with intervals, differences from GRPO, what was spent.
 
-All numbers come from the records of the runs. There are few seeds, so intervals are bootstrapped
-over seeds and held-out prompts; `trl_rows` gives the same runs as rows of
-`gdro_lab.experiments.table`, which compares draws alone. Axes: S seeds, P held-out prompts.
+All numbers come from the records of the runs, and a table has one kind of interval. Where seeds
+share a task, there are one or two of them, of which Student's t says nothing, and the same held-out
+prompts: intervals are bootstrapped over seeds and prompts. Where each seed draws its own task, the
+runs are rows of `gdro_lab.experiments.table`, whose intervals are over replicates. Axes: S seeds, P
+held-out prompts.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from gdro_lab.experiments.figures import paper_figures, select_runs
 from gdro_lab.experiments.memorization import train_scores
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import TOTALS, read_result, totals
-from gdro_lab.experiments.run import list_runs
 from gdro_lab.experiments.scores import K, score_families
 from gdro_lab.experiments.style import save, use_style
 from gdro_lab.experiments.table import compare, format_table, rows_as_csv, rows_of
@@ -49,20 +49,26 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
     starts: dict[Any, str] = {}
     uids_of: dict[Any, list[str]] = {}
     variants = [BASE, *profile.variants]
-    for listed in sorted(list_runs(profile), key=lambda run: variants.index(run.method)):
+    for listed in sorted(profile.runs(), key=lambda run: variants.index(run.configuration)):
         folder = listed.file(Path(runs_dir)).parent
-        run: dict[str, Any] = {"variant": listed.method, "seed": listed.seed}
-        run |= read_result(folder, profile=profile.name, **run)
+        run: dict[str, Any] = {"variant": listed.configuration, "seed": listed.replicate}
+        run |= read_result(folder)
         run["evaluation"].sort(key=lambda row: row["uid"])
         manifest = run["manifest"]
+        for name, value in listed.place.items():
+            if manifest.get(name) != value:
+                raise Refusal(
+                    f"{folder} must hold {name} {value!r}, got {manifest.get(name)!r}: a copy is "
+                    "not a run; delete its folder"
+                )
         if manifest.get("settings") != listed.settings:
             raise Refusal(
                 f"runs must be those of profile {profile.name!r} as it is now, got other settings "
                 f"in {folder}"
             )
-        if starts.setdefault(listed.base, manifest["start"]) != manifest["start"]:
+        if starts.setdefault(listed.start_title, manifest["start"]) != manifest["start"]:
             raise Refusal(f"{folder} started from another base than other runs did: train it again")
-        drawn = None if profile.one_task else listed.seed
+        drawn = None if profile.one_task else listed.replicate
         uids = [row["uid"] for row in run["evaluation"]]
         if uids_of.setdefault(drawn, uids) != uids:
             raise Refusal(
@@ -80,36 +86,27 @@ def trl_rows(profile: Profile, runs: list[dict[str, Any]]) -> pd.DataFrame:
         if "families" in run["manifest"]:  # the base, not trained, takes those of its seed
             counts = pd.Series(run["manifest"]["families"])
             shares[run["seed"]] = (counts / counts.sum()).to_dict()
-    columns = {(run.method, run.seed): run.columns for run in list_runs(profile)}
-    checkpoints = []
+    columns = {(run.configuration, run.replicate): run.columns for run in profile.runs()}
+    ends = []
     for run in runs:
         of_run = columns[run["variant"], run["seed"]]
-        checkpoints.append(_checkpoints(profile, run, of_run, shares.get(run["seed"], {})))
-    return rows_of(profile.name, checkpoints)
+        ends.append([_end(profile, run, of_run, shares.get(run["seed"], {}))])
+    return rows_of(profile.name, ends)
 
 
-def _checkpoints(
+def _end(
     profile: Profile, run: dict[str, Any], columns: dict[str, Any], shares: Mapping[str, float]
-) -> list[dict[str, Any]]:
-    """What a run had spent and scored at each step that was evaluated."""
-    last = profile.train.max_steps
-    batches = profile.train.generation_batches
-    checkpoints = []
-    for step, counts in {**run["on_the_way"], last: run}.items():
-        spent = totals(run["record"][: math.ceil(step * batches / last)])
-        held_out = pd.DataFrame(counts["evaluation"])
-        row = columns | {"step": step} | spent
-        row |= score_families(
-            held_out.family.to_list(),
-            held_out.successes.to_numpy(),
-            held_out.trials.to_numpy(),
-            shares,
-        )
-        if counts["seen"]:
-            seen = pd.DataFrame(counts["seen"])
-            row |= train_scores(counts["seen"], seen.successes.to_numpy(), seen.trials[0], shares)
-        checkpoints.append(row)
-    return checkpoints
+) -> dict[str, Any]:
+    """What a run had spent and scored at its end."""
+    held_out = pd.DataFrame(run["evaluation"])
+    row = columns | {"step": profile.train.max_steps} | totals(run["record"])
+    row |= score_families(
+        held_out.family.to_list(), held_out.successes.to_numpy(), held_out.trials.to_numpy(), shares
+    )
+    if run["seen"]:
+        seen = pd.DataFrame(run["seen"])
+        row |= train_scores(run["seen"], seen.successes.to_numpy(), seen.trials[0], shares)
+    return row
 
 
 def prompt_scores(runs: list[dict[str, Any]], variant: str, k: int) -> PromptScores:
@@ -302,7 +299,9 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     use_style()
     spending = spending_table(profile, runs)
     seconds = seconds_table(spending)
-    texts = {"seconds.md": seconds + "\n"} | _paired_texts(profile, runs)
+    texts = {"seconds.md": seconds + "\n"}
+    if profile.evaluation.samples >= K:  # pass@8 needs eight
+        texts["runs.csv"] = rows_as_csv(trl_rows(profile, runs))
     figures = {}
     if profile.one_task or len(profile.seeds) == 1:
         scores = score_table(profile, runs)
@@ -311,9 +310,9 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
         texts["texts.md"] = texts_before_and_after(profile, runs)
         figures = paper_figures(profile, runs, scores)
     else:
-        texts["table.md"] = texts.pop("paired.md")
+        texts["table.md"] = paired_tables(profile, trl_rows(profile, runs))
     # nothing is written before all is made
-    for name in ("runs.csv", "paired.md", "texts.md"):  # an earlier report's
+    for name in ("runs.csv", "texts.md"):  # an earlier report's
         (results / name).unlink(missing_ok=True)
     for name, text in texts.items():
         if text:
@@ -325,15 +324,11 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
     )
 
 
-def _paired_texts(profile: Profile, runs: list[dict[str, Any]]) -> dict[str, str]:
-    """By file name: rows as the loop has them, and differences in pairs by seed, with Holm's p.
+def paired_tables(profile: Profile, rows: pd.DataFrame) -> str:
+    """Differences in pairs by replicate, with Holm's p.
 
-    A table of differences is of a baseline and the variants that name it. {} with fewer than 8
-    samples.
+    Each table is of a baseline and the variants that name it.
     """
-    if profile.evaluation.samples < K:  # pass@8 needs eight
-        return {}
-    rows = trl_rows(profile, runs)
     scores = rows[rows.family == ALL]
     tables = []
     for baseline in dict.fromkeys(variant.baseline for variant in profile.variants.values()):
@@ -341,4 +336,4 @@ def _paired_texts(profile: Profile, runs: list[dict[str, Any]]) -> dict[str, str
             of_it = [name for name, v in profile.variants.items() if v.baseline == baseline]
             part = scores[scores.configuration.isin([BASE, baseline, *of_it])]
             tables.append(format_table(compare(part, baseline), None, baseline))
-    return {"runs.csv": rows_as_csv(rows), "paired.md": "\n".join(tables)}
+    return "\n".join(tables)

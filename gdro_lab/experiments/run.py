@@ -1,126 +1,190 @@
-"""A run: a method on a seed, in TRL or in a world of the loop.
+"""A run: a configuration on a replicate, in TRL or in a world of the loop.
 
-`play_run` in `gdro_lab.experiments.runner` makes its rows of scores. A seed is a replicate: it
-draws a fresh task, a fresh base and a fresh training, so that all methods have the same draws, and
-differences between them are paired. The method "base" is the model before training. The file of a
-run is written whole when the run is complete, and such a run is not played again.
+A configuration is a method with its options, in TRL a variant of the profile. A replicate is a
+number that draws a fresh task, a fresh base and a fresh training, so that all configurations have
+the same, and differences between them are paired. The configuration "base" is the model before
+training. The file of a run is written whole when the run is complete, and such a run is not played
+again.
 """
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gdro.checks import Refusal
-from gdro_lab.experiments.blocks import BASE, Variant
-from gdro_lab.experiments.profile import Configuration, Profile, run_folder
-from gdro_lab.experiments.profile_checks import LOOP_TRAIN
-from gdro_lab.experiments.records import read_rows
+from gdro.registry import find_method
+from gdro_lab.experiments.blocks import (
+    BaseChoice,
+    EvaluationChoice,
+    LaunchChoice,
+    ModelChoice,
+    TrainChoice,
+    Variant,
+)
 from gdro_lab.experiments.spelling import slug_of
-from gdro_lab.tasks.world import TaskWorld
+from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice, Split
+from gdro_lab.tasks.cold_start import ColdStart
+from gdro_lab.tasks.world import TaskWorld, read_world
 
-SHARED = ("train", "size", "success_threshold")
-"""Settings that all runs of a folder have in common, besides each world's."""
+LOOP_TRAIN = ("max_steps", "prompts_per_step", "num_generations", "lr_scheduler_type")
+"""The fields of `train` that the loop knows."""
+# How a machine computes, and not what: these may change between two starts of one run.
+MACHINE = {
+    "vllm_gpu_memory_utilization",
+    "vllm_enable_sleep_mode",
+    "vllm_server_base_url",
+    "vllm_server_host",
+    "vllm_server_port",
+    "vllm_server_timeout",
+    "vllm_group_port",
+    "gpu_memory_utilization",
+    "standby",
+    "report_to",
+    "run_name",
+    "log_completions",
+    "logging_steps",
+    "disable_tqdm",
+    "save_total_limit",
+}
 
 
-@dataclass(frozen=True)
+class Parts(NamedTuple):
+    """What a run in TRL needs first: the base, its tokenizer, and the data."""
+
+    source: str
+    """The base, a folder or hub id."""
+    tokenizer: Any
+    data: Split
+    start: str
+    """What tells the base from another: equal on all machines for the same one."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """One training, or the base."""
+    """One training, or the base: all of the profile that it depends on, as plain values."""
 
-    profile: Profile
-    method: str
+    profile: str
+    """The profile's name."""
+    configuration: str
     """The variant's name; in the loop the method's spelling, without its rate."""
-    seed: int
+    replicate: int
+    """The seed."""
     variant: Variant | None
     """None of the base, which is not trained."""
     learning_rate: float
     """0 of the base."""
+    train: TrainChoice
+    """With the variant's changes."""
+    success_threshold: float
+    methods_from: str | None
+    start_title: str
+    """Names what it starts from: runs of equal ones share it."""
+
+    # of the backend "trl"
+    model: ModelChoice = field(default_factory=ModelChoice)
+    task: EmbeddedChoice | GymChoice | MathChoice = field(default_factory=EmbeddedChoice)
+    base: BaseChoice = field(default_factory=BaseChoice)
+    cold_start: ColdStart | None = None
+    taught_template: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the chat template in the cold start: the profile's, without the variant's."""
+    evaluation: EvaluationChoice = field(default_factory=EvaluationChoice)
+    launch: LaunchChoice = field(default_factory=LaunchChoice)
+    gpus: int = 0
+    written: str = ""
+    """The profile in JSON, which is YAML, for the processes of a launcher."""
+
+    # of the backend "loop"
     world: TaskWorld | None = None
-    """The loop's."""
+    prompts: int = 0
+    """Of a step."""
+    mean_rollouts: float = 0
+    size: str | None = None
+    """Of the base, in place of the world's own."""
 
     @property
     def title(self) -> str:
         """What the console and the logs call it."""
         if self.world is None:
-            return f"{self.method} {self.seed}"
-        return f"{self.world.name} {self.method} {self.learning_rate:g} {self.seed}"
+            return f"{self.configuration} {self.replicate}"
+        return f"{self.world.name} {self.configuration} {self.learning_rate:g} {self.replicate}"
 
     @property
-    def base(self) -> str:
-        """Title of the job that makes its base; runs with equal titles start from one model."""
-        if self.world is not None:
-            return f"base {self.world.name} {self.seed}"
-        source = self.profile.model_of(self.method).source or "tiny"
-        seed = self.profile.seeds[0] if self.profile.one_task else self.seed
-        return f"base {source} {seed}"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What it depends on besides method, learning rate and seed."""
-        if self.world is None:
-            return self.profile.drawn(self.seed).settings_of(self.method)
-        settings: dict[str, Any] = {
-            "world": self.world.model_dump(mode="json"),
-            "train": self.profile.train.model_dump(include=set(LOOP_TRAIN)),
-            "size": self.profile.size,
-            "success_threshold": self.profile.success_threshold,
-        }
-        if self.variant is not None:
-            settings["methods_from"] = self.profile.methods_hash(self.variant.method)
-        return settings
+    def place(self) -> dict[str, Any]:
+        """Written into the files of a run in TRL: a copy in another run's folder is refused."""
+        return {"profile": self.profile, "variant": self.configuration, "seed": self.replicate}
 
     @property
     def columns(self) -> dict[str, Any]:
         """What its rows of scores have in common."""
         return {
-            "world": self.profile.name if self.world is None else self.world.name,
-            "method": self.method,
+            "world": self.profile if self.world is None else self.world.name,
+            "configuration": self.configuration,
             "learning_rate": self.learning_rate,
-            "draw": self.seed,
+            "replicate": self.replicate,
         }
 
     def file(self, out: Path) -> Path:
-        """The file that it leaves when it is complete."""
+        """The file that it leaves in the profile's folder when it is complete."""
         if self.world is None:
-            return run_folder(out, self.method, self.seed) / "manifest.json"
-        name = f"{slug_of(self.method)}_lr{self.learning_rate!r}_draw{self.seed}.json"
-        return out / "runs" / self.world.name / name
+            return run_folder(out, self.configuration, self.replicate) / "manifest.json"
+        name = f"{slug_of(self.configuration)}_lr{self.learning_rate!r}_replicate{self.replicate}"
+        return out / "runs" / self.world.name / f"{name}.json"
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What its scores depend on besides configuration, learning rate and replicate."""
+        if self.world is not None:
+            settings: dict[str, Any] = {
+                "world": self.world.model_dump(mode="json"),
+                "train": self.train.model_dump(include=set(LOOP_TRAIN)),
+                "size": self.size,
+                "success_threshold": self.success_threshold,
+            }
+            if self.variant is not None:
+                settings["methods_from"] = self._methods_hash(self.variant.method)
+            return settings
+        settings = {
+            "task": self.task.model_dump(),
+            "base": self.base.model_dump(),
+            "cold_start": self.cold_start and self.cold_start.model_dump(),
+            "evaluation": self.evaluation.model_dump(),
+            "model": asdict(self.model),
+            "template": self.train.template,
+            "success_threshold": self.success_threshold,
+        }
+        if self.task.kind == "reasoning_gym":
+            settings["world"] = read_world(self.task.world).model_dump(mode="json")
+        if self.variant is not None:
+            settings |= self.variant.model_dump(exclude={"label", "baseline", "train", "model"})
+            settings["train"] = self.train.model_dump()
+            settings["methods_from"] = self._methods_hash(self.variant.method)
+        for block in ("model", "train", "evaluation"):
+            for name in MACHINE & set(settings.get(block, ())):
+                del settings[block][name]
+        return settings
+
+    @cached_property
+    def of_training(self) -> dict[str, Any]:
+        """Those that a training depends on: nothing of the evaluation after it."""
+        settings = dict(self.settings)
+        del settings["evaluation"]
+        # what is evaluated changes a training only by the problems that it takes out, and the
+        # identity holds the rows that are left
+        if self.variant is None or self.train.eval_strategy == "no":
+            settings["task"] = {k: v for k, v in settings["task"].items() if k != "evaluate"}
+        return settings
+
+    def _methods_hash(self, method: str) -> str | None:
+        """Hash of `methods_from` if the method is from it: a changed file makes another run."""
+        package = find_method(method).__module__.partition(".")[0]
+        # a part of "composed" may be from it
+        is_ours = package in ("gdro", "gdro_lab") and method != "composed"
+        if self.methods_from is None or is_ours:
+            return None
+        return hashlib.sha256(Path(self.methods_from).read_bytes()).hexdigest()
 
 
-def list_runs(profile: Profile) -> list[Run]:
-    """All runs of a profile, seed by seed, so that its folder always holds whole pairs."""
-    runs = []
-    worlds: list[TaskWorld | None] = [*profile.drawn_worlds]
-    for seed in profile.seeds:
-        for world in worlds or [None]:
-            configurations: list[Configuration | None] = [*profile.configurations()]
-            if not profile.one_task or seed == profile.seeds[0]:
-                configurations.append(None)  # the base
-            for configuration in configurations:
-                method, variant, rate = configuration or (BASE, None, 0.0)
-                runs.append(Run(profile, method, seed, variant, rate, world))
-    return runs
-
-
-def check_loops(profile: Profile, out: Path) -> None:
-    """Refuse (Refusal) a folder of other settings, other worlds or other methods of your own."""
-    runs = list_runs(profile)
-    run_of = {run.file(out): run for run in runs}
-    if len(run_of) < len(runs):
-        raise Refusal(
-            "methods must still differ where file names have '_' for their signs, "
-            f"got {profile.methods}"
-        )
-    shared = {name: runs[0].settings[name] for name in SHARED}
-    of_world = {run.columns["world"]: shared | {"world": run.settings["world"]} for run in runs}
-    for file in sorted((out / "runs").glob("*/*.json")):
-        before = read_rows(file)["settings"]
-        run = run_of.get(file)
-        # a run that this profile does not have is still in the same table
-        theirs = shared | {"world": before.get("world")}
-        ours = run.settings if run else of_world.setdefault(file.parent.name, theirs)
-        for name, value in ours.items():
-            if before.get(name) != value:
-                raise Refusal(
-                    f"runs must have the same {name} settings, got others in {file}: choose "
-                    "another folder"
-                )
+def run_folder(runs_dir: str | Path, configuration: str, replicate: int) -> Path:
+    """Where the records of a run in TRL are."""
+    return Path(runs_dir) / configuration / f"seed{replicate}"

@@ -1,22 +1,38 @@
 """Runs a profile: makes bases, plays what is missing, writes tables and figures.
 
 What is complete is not repeated. A run that fails stops no other run; a base that fails stops only
-the runs that start from it. The two backends meet here. What they need is imported when it is
-called, since the console's process does not import torch.
+the runs that start from it. The two backends meet here. Each job is a process of its own, forked
+from one that has imported torch and TRL already, with its output in a log; the console, whose
+process imports neither, has one line, with the progress of all and the time left.
 """
 
+import multiprocessing
+import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
+from gdro.checks import Refusal
 from gdro_lab import numerics
-from gdro_lab.experiments.jobs import Job, only_process_in, own_processes, run_jobs
+from gdro_lab.experiments.play import check_options, make_run_base, play_run
 from gdro_lab.experiments.profile import Profile
-from gdro_lab.experiments.run import Run, check_loops, list_runs
-from gdro_lab.experiments.spelling import import_methods
+from gdro_lab.experiments.records import read_rows
+from gdro_lab.experiments.run import Run
+from gdro_lab.experiments.spelling import import_methods, slug_of
+from gdro_lab.machine import (
+    PROGRESS,
+    end_with_parent,
+    only_process_in,
+    read_progress,
+    set_up_process,
+)
 
 # imported once, by the process that the jobs are forked from
 IMPORTED = {
@@ -34,6 +50,23 @@ IMPORTED = {
         "transformers",
     ],
 }
+SHARED = ("train", "size", "success_threshold")
+"""Settings that all runs of a folder have in common, besides each world's."""
+
+
+class Bar(tqdm):
+    """A bar of jobs, with the time left once it can be told."""
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """What the bar prints."""
+        known = super().format_dict
+        done = known["n"] / max(known["total"], 1)
+        # of jobs that report parts of themselves, rounding may leave a little less than none
+        left = known["elapsed"] * max(1 / done - 1, 0) if done else None
+        known["left"] = "?" if left is None else tqdm.format_interval(left)
+        known["bar_format"] = "{desc} {percentage:3.0f}%, {elapsed} elapsed, {left} left{postfix}"
+        return known
 
 
 def run_profile(profile: Profile, cores: int, runs_dir: str | Path | None, cache_dir: str) -> int:
@@ -54,7 +87,8 @@ def run_profile(profile: Profile, cores: int, runs_dir: str | Path | None, cache
     runs = Path(runs_dir or f"runs/{profile.name}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as on Ctrl-C
     logs = runs / "logs"
-    is_bare = profile.gpus or any(profile.model_of(v).is_unsloth for v in profile.variants)
+    planned = profile.runs()
+    is_bare = profile.gpus or any(run.model.is_unsloth for run in planned)
     run = partial(
         run_jobs,
         logs=logs,
@@ -63,12 +97,12 @@ def run_profile(profile: Profile, cores: int, runs_dir: str | Path | None, cache
         methods_from=profile.methods_from,
     )
     if profile.backend == "loop":
-        check_loops(profile, runs)
+        check_loops(planned, runs)
     try:
         with only_process_in(runs):
             logs.mkdir(exist_ok=True)
-            print(f"profile {profile.name}: {profile.cost}; logs in {logs}/", flush=True)
-            failed = _run_all(run, profile, runs, cache_dir)
+            print(f"profile {profile.name}: {_cost(profile, planned)}; logs in {logs}/", flush=True)
+            failed = _run_all(run, profile, planned, runs, cache_dir)
     except KeyboardInterrupt:
         print("stopped; the same command resumes", file=sys.stderr)
         return 130
@@ -77,17 +111,35 @@ def run_profile(profile: Profile, cores: int, runs_dir: str | Path | None, cache
     return 1 if failed else 0
 
 
+def _cost(profile: Profile, runs: Sequence[Run]) -> str:
+    """A sentence: how many trainings there are, and the GPU-hours that they may take."""
+    trainings = sum(run.variant is not None for run in runs)
+    each = trainings // len(profile.seeds)
+    text = f"{trainings} trainings, {each} by each of {len(profile.seeds)} seeds"
+    hours = trainings * profile.gpus * profile.hours
+    return f"{text}, up to {hours:,.0f} GPU-hours" if hours else text
+
+
 def _run_all(
-    run: Callable[[list[Job]], dict[str, str]], profile: Profile, out: Path, cache_dir: str
+    run: "Callable[[list[Job]], dict[str, str]]",
+    profile: Profile,
+    planned: list[Run],
+    out: Path,
+    cache_dir: str,
 ) -> dict[str, str]:
     """Make bases, play runs, and print the tables of them; what failed."""
     in_loop = profile.backend == "loop"
+    if not in_loop:
+        trained = [one for one in planned if one.variant is not None]
+        refused = run([Job("check", check_options, (trained,))])
+        if refused:
+            raise Refusal(refused["check"])
     # a run of "trl" has more than one file, and finds out itself what is done
-    runs = [one for one in list_runs(profile) if not (in_loop and one.file(out).exists())]
-    bases = _one_of_each_base(runs)
-    failed = run([Job(one.base, make_run_base, (one, cache_dir)) for one in bases])
-    runs = [one for one in runs if one.base not in failed]
-    failed |= run([Job(one.title, play_run, (one, out, cache_dir)) for one in runs])
+    runs = [one for one in planned if not (in_loop and one.file(out).exists())]
+    bases = {one.start_title: one for one in runs}
+    failed = run([Job(title, make_run_base, (one, cache_dir)) for title, one in bases.items()])
+    runs = [one for one in runs if one.start_title not in failed]
+    failed |= run([Job(one.title, play_run, (one, one.file(out), cache_dir)) for one in runs])
     # the loop's table is of pairs by replicate, so complete pairs can be shown
     if failed and not in_loop:
         return failed
@@ -99,73 +151,28 @@ def _run_all(
     return failed
 
 
-def make_bases(profile: Profile, cache_dir: str | Path) -> None:
-    """Make the bases of all runs of a profile, and print where they are.
-
-    Refusal for groups that the data lack, which may need the base's tokenizer to read.
-    """
-    for run in _one_of_each_base(list_runs(profile)):
-        make_run_base(run, cache_dir)
-    for name, variant in profile.variants.items():
-        if variant.groups is not None:
-            from gdro_lab.experiments.parts import make_parts
-
-            # held-out rows have these columns too, and to read them does not import Unsloth
-            make_parts(profile, name, cache_dir, held_out=True)
-
-
-def _one_of_each_base(runs: list[Run]) -> list[Run]:
-    return list({run.base: run for run in runs}.values())
-
-
-def make_run_base(run: Run, cache_dir: str | Path) -> None:
-    """Make what a run starts from, if the cache lacks it; print where it is."""
-    if run.world is not None:
-        from gdro_lab.experiments.loop_runs import draw_base
-
-        _, base = draw_base(run.world, run.seed, cache_dir, run.profile.size)
-        print(base)
-        return
-    from gdro_lab.experiments.parts import make_base
-
-    model = run.profile.model_of(run.method)
-    drawn = run.profile.drawn(run.seed).model_copy(update={"model": model})
-    print(make_base(drawn, cache_dir, progress=True))
-
-
-def play_run(run: Run, out: Path, cache_dir: str) -> list[dict[str, Any]]:
-    """Train a run, unless that is done, and evaluate it; write and return what it scored.
-
-    Args:
-        run: of either backend.
-        out: folder of the profile's runs.
-        cache_dir: where bases are kept.
-    """
-    if run.world is not None:
-        from gdro_lab.experiments.loop_runs import play_in_loop
-
-        return play_in_loop(run, run.world, out, cache_dir)
-    where = (run.profile, run.method, run.seed, run.file(out).parent, cache_dir)
-    if run.variant is not None:
-        model = run.profile.model_of(run.method)
-        uses_vllm = run.profile.train_of(run.method).use_vllm
-        if run.profile.gpus or uses_vllm or model.is_unsloth:
-            # memory of a GPU and of vLLM is free when a process ends; Unsloth changes transformers
-            with own_processes(1) as pool:
-                pool.submit(_train, *where).result()
-        else:
-            _train(*where)
-    from gdro_lab.experiments.evaluation import evaluate_variant
-
-    return evaluate_variant(*where)
-
-
-def _train(profile: Profile, *where: Any) -> None:
-    """Train in this process, which may be one of its own."""
-    import_methods(profile.methods_from)
-    from gdro_lab.experiments.training import train_variant
-
-    train_variant(profile, *where)
+def check_loops(runs: Sequence[Run], out: Path) -> None:
+    """Refuse (Refusal) a folder of other settings, other worlds or other methods of your own."""
+    run_of = {run.file(out): run for run in runs}
+    if len(run_of) < len(runs):
+        raise Refusal(
+            "methods must still differ where file names have '_' for their signs, "
+            f"got {sorted({run.configuration for run in runs})}"
+        )
+    shared = {name: runs[0].settings[name] for name in SHARED}
+    of_world = {run.columns["world"]: shared | {"world": run.settings["world"]} for run in runs}
+    for file in sorted((out / "runs").glob("*/*.json")):
+        before = read_rows(file)["settings"]
+        run = run_of.get(file)
+        # a run that this profile does not have is still in the same table
+        theirs = shared | {"world": before.get("world")}
+        ours = run.settings if run else of_world.setdefault(file.parent.name, theirs)
+        for name, value in ours.items():
+            if before.get(name) != value:
+                raise Refusal(
+                    f"runs must have the same {name} settings, got others in {file}: choose "
+                    "another folder"
+                )
 
 
 def make_report(profile: Profile, out: Path) -> str:
@@ -173,7 +180,7 @@ def make_report(profile: Profile, out: Path) -> str:
     if profile.backend == "loop":
         from gdro_lab.experiments.table import write_loop_report
 
-        check_loops(profile, out)
+        check_loops(profile.runs(), out)
         return write_loop_report(out, profile.baseline)
     from gdro_lab.experiments.report import write_report
 
@@ -187,3 +194,100 @@ def printed(profile: Profile, out: Path) -> list[Path]:
     from gdro_lab.experiments.table import table_stem
 
     return [out / f"{table_stem(profile.baseline)}.md"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A function to call in a process of its own."""
+
+    title: str
+    function: Callable[..., Any]
+    """Of a module that does not import torch: a job of Unsloth imports that first."""
+    arguments: tuple[Any, ...] = ()
+
+    @property
+    def stem(self) -> str:
+        """What the names of its files in logs/ begin with."""
+        return "-".join(slug_of(word) for word in self.title.split())
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    logs: Path,
+    workers: int,
+    preload: Sequence[str] = (),
+    methods_from: str | None = None,
+) -> dict[str, str]:
+    """Run jobs, so many at once; return a line for each that failed, by its title.
+
+    Args:
+        jobs: started in their order.
+        logs: folder of their output.
+        workers: jobs at once.
+        preload: modules that the process imports which the jobs are forked from. With a GPU or with
+            Unsloth none: a job starts CUDA itself, and Unsloth must come before TRL.
+        methods_from: a file whose methods each process registers.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*preload])
+    waiting = [*jobs]
+    running: dict[Any, Job] = {}
+    failed: dict[str, str] = {}
+    every = 0.1 if sys.stderr.isatty() else 60
+    bar = Bar(total=len(jobs), mininterval=every, disable=not jobs)
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                job = waiting.pop(0)
+                bar.set_description_str(job.title)
+                given = (job, logs / f"{job.stem}.log", methods_from)
+                process = context.Process(target=_play, args=given)
+                process.start()
+                running[process] = job
+            connection.wait([process.sentinel for process in running], 0.5)
+            for process, job in [*running.items()]:
+                if process.exitcode is None:
+                    continue
+                del running[process]
+                _progress_of(logs, job).unlink(missing_ok=True)
+                if process.exitcode:
+                    failed[job.title] = _line_of(process.exitcode, logs / f"{job.stem}.log", job)
+                    bar.set_postfix_str(f"{len(failed)} failed")
+            under_way = sum(read_progress(_progress_of(logs, job)) for job in running.values())
+            bar.update(len(jobs) - len(waiting) - len(running) + under_way - bar.n)
+    finally:
+        bar.close()
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.join()
+    return failed
+
+
+def _line_of(exitcode: int, log: Path, job: Job) -> str:
+    """Why a job failed: the last line of its log."""
+    reason = "its process was killed"
+    if exitcode > 0:
+        reason = log.read_text(errors="replace").strip().rpartition("\n")[2]
+    return f"{job.stem} failed: {reason} (log: {log})"
+
+
+def _play(job: Job, log: Path, methods_from: str | None) -> None:
+    """In the process of a job: write all that it prints to its log, behind what is there."""
+    end_with_parent()
+    with log.open("ab") as stream:
+        for descriptor in (1, 2):
+            os.dup2(stream.fileno(), descriptor)
+    progress = _progress_of(log.parent, job).absolute()
+    progress.unlink(missing_ok=True)  # it may be a link to another file
+    os.environ[PROGRESS] = str(progress)
+    set_up_process()
+    try:
+        import_methods(methods_from)
+        job.function(*job.arguments)
+    except Refusal as error:
+        sys.exit(str(error))  # one line in place of a traceback
+
+
+def _progress_of(logs: Path, job: Job) -> Path:
+    return logs / f".{job.stem}.progress"

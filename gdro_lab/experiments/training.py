@@ -21,24 +21,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
+import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from gdro.checks import Refusal
+from gdro.checks import Refusal, check
 from gdro.files import LEDGER, replace_text, write_ledger
 from gdro.trl.models import load_model
-from gdro.trl.unsloth import import_unsloth
 from gdro_lab import numerics
-from gdro_lab.experiments.arguments import Lengths, training_arguments
 from gdro_lab.experiments.callbacks import ProgressLines, StepCosts, used_gib
-from gdro_lab.experiments.jobs import free_port, only_process_in
-from gdro_lab.experiments.on_the_way import Evaluations
-from gdro_lab.experiments.parts import CACHE, check_installed, make_parts
-from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import (
-    ON_THE_WAY,
     TRAINED,
     hashes_of,
     identity_of,
@@ -48,55 +42,44 @@ from gdro_lab.experiments.records import (
     write_manifest,
     write_table,
 )
-from gdro_lab.machine import describe_machine
+from gdro_lab.experiments.run import Parts, Run
+from gdro_lab.failures import at_the_door
+from gdro_lab.machine import arithmetic, describe_machine, free_port
 from gdro_lab.tasks import load_split
 
 if TYPE_CHECKING:
     from gdro.trainer import GDROConfig, GDROTrainer
 
+NOT_RESUMED = {"sync_ref_model", "save_only_model", "ignore_data_skip", "auto_find_batch_size"}
+"""Options of TRL with which a run that was killed would not resume to the same weights."""
+UNUSED = {
+    "deepspeed": "shard by `launch: {config: fsdp2}`",
+    # a run would depend on the hub, which is asked before the first step
+    "push_to_hub": "upload the folder of the model when it is trained",
+}
+"""Options of TRL that a profile may not name, and what to do in place of them."""
+OURS = {"prompts_per_step", "updates_per_step", "eval_prompts"}
+"""Fields of `train` that TRL does not know."""
 
-def train_variant(
-    profile: Profile, variant: str, seed: int, folder: str | Path, cache_dir: str | Path = CACHE
-) -> list[dict[str, Any]]:
-    """Train one variant with one seed, unless that is done, and return its record.
 
-    With several machines (`launch`), each must call it. All but the first return an empty record.
-    Refusal for a folder in which another process trains.
-    """
-    training = Training(profile, variant, seed, Path(folder), cache_dir)
-    # one lock for each machine: several write into one folder on a shared disk
-    machine = profile.launch.machine
-    with only_process_in(Path(folder), f".lock{machine or ''}"):
-        if training.done:
-            training.remove_checkpoints()  # a kill just before the end leaves them
-        elif training.needs_launcher:
-            training.launch()
-        else:
-            training.run()
-    return training.record() if machine == 0 else []
+class Lengths(NamedTuple):
+    """The most tokens of a training's texts."""
+
+    prompt: int
+    completion: int
 
 
 class Training:
-    """One training: its parts, as notebook 05 uses them one by one, and `run`, which does all."""
+    """One training: its parts, as notebook 05 uses them one by one, and `train`, which does all."""
 
-    def __init__(
-        self, profile: Profile, variant: str, seed: int, folder: Path, cache_dir: str | Path = CACHE
-    ) -> None:
-        profile.variant(variant)  # refuses the base
-        check_installed(profile, [variant], evaluates=False)
-        model = profile.model_of(variant)
-        if model.is_unsloth:
-            import_unsloth(model.standby)  # it comes before TRL
-        profile = profile.drawn(seed)
-        self.profile = profile
-        self.variant = variant
-        self.seed = seed
+    def __init__(self, run: Run, parts: Parts, folder: Path, cache_dir: str | Path) -> None:
+        self.run = run
         self.folder = folder
         self.cache_dir = cache_dir
-        self.settings = profile.train_of(variant)
-        parts = make_parts(profile, variant, cache_dir)
+        self.settings = run.train
         self.source = parts.source
         """The model to train, a folder or hub id."""
+        self.start = parts.start
         self.tokenizer = parts.tokenizer
         self.data = parts.data
         """Prompts and reward."""
@@ -105,28 +88,24 @@ class Training:
         longest = self.data.max_prompt_tokens
         if self.settings.eval_strategy != "no":
             held_out = load_split(
-                profile.task, parts.tokenizer, held_out=True, template=self.settings.template
+                run.task, parts.tokenizer, held_out=True, template=self.settings.template
             )
             every = math.ceil(len(held_out.rows) / self.settings.eval_prompts)
             self.eval_dataset = Dataset.from_list(held_out.rows[::every])
             longest = max(longest, held_out.max_prompt_tokens)
         self.lengths = Lengths(longest, self.data.max_completion_tokens)
         self.model_options: dict[str, Any] = {
-            **asdict(model),
+            **asdict(run.model),
             "source": parts.source,
-            "seed": seed,
+            "seed": run.replicate,
             "max_length": sum(self.lengths),
         }
         """Arguments of `load_model`."""
-        self.needs_launcher = profile.launch.processes > 1 or profile.launch.config is not None
+        self.needs_launcher = run.launch.processes > 1 or run.launch.config is not None
         """Whether the profile asks for several processes, or a configuration of accelerate."""
-        self.start = parts.start
-        self.of_training = profile.settings_of(variant, evaluated=False)
-        """The settings that it depends on; `identity` has its rows as well."""
-        self.identity = identity_of(self.of_training, seed, self.data.rows, parts.start)
+        self.identity = identity_of(run.of_training, run.replicate, self.data.rows, parts.start)
         """A hash of settings, seed, training rows and the model to start from."""
-        self.place = {"profile": profile.name, "variant": variant, "seed": seed}
-        """Written into its files: a copy in the folder of another run is refused."""
+        self.name = f"{run.configuration}, seed {run.replicate}"
 
     @property
     def done(self) -> bool:
@@ -135,8 +114,8 @@ class Training:
         Refusal if a file was altered since, if it is a copy of another run, or if the base was
         changed under it.
         """
-        training = read_training(self.folder, **self.place)
-        is_same = training.get("settings") == self.of_training
+        training = read_training(self.folder)
+        is_same = training.get("settings") == self.run.of_training
         if is_same and training["start"] != self.start:
             raise Refusal(
                 f"{self.folder} was trained from another base than {self.source} is now: put that "
@@ -145,27 +124,13 @@ class Training:
         return training.get("identity") == self.identity
 
     @property
-    def evaluated_at(self) -> list[int]:
-        """The steps on the way at which it is evaluated."""
-        return self.profile.evaluation.steps(self.settings.max_steps)
-
-    @property
     def checkpoints(self) -> Path:
         """Their folder, named after the identity: those of other settings are never resumed."""
         return self.folder / f"checkpoints-{self.identity[:8]}"
 
     def arguments(self, **changes: Any) -> "GDROConfig":
         """The profile's `train:` block as a GDROConfig, with these changes."""
-        processes = int(os.environ.get("WORLD_SIZE", "1"))
-        return training_arguments(
-            self.profile,
-            self.variant,
-            self.seed,
-            self.checkpoints,
-            self.lengths,
-            processes,
-            **changes,
-        )
+        return training_arguments(self.run, self.checkpoints, self.lengths, **changes)
 
     def make_trainer(
         self, callbacks: Sequence[TrainerCallback] = (), **changes: Any
@@ -191,16 +156,13 @@ class Training:
                 eval_dataset=self.eval_dataset,
                 processing_class=loaded.tokenizer,
                 peft_config=loaded.peft_config,
-                callbacks=[ProgressLines(f"{self.variant}, seed {self.seed}"), *callbacks],
+                callbacks=[ProgressLines(self.name), *callbacks],
             )
-        if self.evaluated_at:
-            place = (self.profile, self.variant, self.seed)
-            trainer.add_callback(Evaluations(trainer, *place, self.checkpoints))
         trainer.remove_callback(PrinterCallback)  # it would print each row of the log
         trainer.run_identity = self.identity
         return trainer
 
-    def run(self, callbacks: Sequence[TrainerCallback] = ()) -> None:
+    def train(self, callbacks: Sequence[TrainerCallback] = ()) -> None:
         """Train in this process, which may be one of several that a launcher started, and save."""
         trainer = self.make_trainer(callbacks)
         from accelerate.utils import gather_object
@@ -214,7 +176,7 @@ class Training:
             others = {path.parent for path in self.folder.glob("checkpoints-*/checkpoint-*")}
             for other in sorted(others - {self.checkpoints}):
                 print(f"{other} has other settings or data and is not resumed from", flush=True)
-            print(f"{self.variant}, seed {self.seed}: {self.data.summary()}", flush=True)
+            print(f"{self.name}: {self.data.summary()}", flush=True)
         trainer.train(resume_from_checkpoint=True)
         self.save(trainer)
 
@@ -230,7 +192,7 @@ class Training:
         if trainer.accelerator.is_main_process:
             seconds = (costs.ends[-1] - costs.ends[updates - 1]) / batches
             print(
-                f"{self.variant}: {seconds:.2f} s a generation batch, {costs.peak:.1f} GiB; "
+                f"{self.name}: {seconds:.2f} s a generation batch, {costs.peak:.1f} GiB; "
                 f"{self.settings.generation_batches} of them in a training",
                 flush=True,
             )
@@ -253,9 +215,6 @@ class Training:
         if not is_main:
             return
         write_ledger(model, self.identity)
-        for step in self.evaluated_at:
-            name = ON_THE_WAY.format(step)
-            write_table(self.folder / name, read_table(self.checkpoints / name))
         write_table(self.folder / "record.jsonl", trainer.record)
         for page in self.checkpoints.glob("inspect.*"):
             page.replace(self.folder / page.name)
@@ -269,24 +228,21 @@ class Training:
         """What training.json says. parts: memory and outcomes of each process."""
         outcomes = [counts for _, counts in parts]
         all_outcomes = {name: sum(counts[name] for counts in outcomes) for name in outcomes[0]}
-        is_pretrained = self.profile.model_of(self.variant).source is not None
-        machine = describe_machine(pretrained=is_pretrained)
+        machine = describe_machine(pretrained=self.run.model.source is not None)
         # `train` may say otherwise than the machine's own choice
         machine["arithmetic"] = "bfloat16" if trainer.args.bf16 else "float32"
         names = [f"model/{LEDGER}", *TRAINED]
-        names += [ON_THE_WAY.format(step) for step in self.evaluated_at]
         report = {
-            **self.place,
+            **self.run.place,
             "identity": self.identity,
             "start": self.start,
-            "settings": self.of_training,
+            "settings": self.run.of_training,
             "steps": trainer.args.max_steps,
             "seconds": trainer.seconds,
             "processes": trainer.accelerator.num_processes,
             "peak_memory_gib": max(memory for memory, _ in parts),
             "train_data": self.data.report() | {"outcomes": all_outcomes},
             "families": Counter(str(row.get("family", "")) for row in self.data.rows),
-            "evaluated_at": self.evaluated_at,
             "files": hashes_of(self.folder, names),
         }
         return report | totals(trainer.record) | machine
@@ -296,14 +252,13 @@ class Training:
         for checkpoints in self.folder.glob("checkpoints-*"):
             for leftover in checkpoints.glob("checkpoint-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
-            for file in (checkpoints / "README.md", *checkpoints.glob("evaluation-*.jsonl")):
-                file.unlink(missing_ok=True)  # TRL's card of a model, and what `save` has copied
+            (checkpoints / "README.md").unlink(missing_ok=True)  # TRL's card of a model
             if not any(checkpoints.iterdir()):
                 checkpoints.rmdir()
 
     def command(self, *options: str) -> list[str]:
         """What `launch` runs."""
-        launch = self.profile.launch
+        launch = self.run.launch
         launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", launch.processes]
         if launch.file is not None:
             unset = [f"{name}: {value}" for name, value in launch.options.items() if "$" in value]
@@ -313,10 +268,10 @@ class Training:
             launcher += ["--num_processes", launch.processes]
             launcher += [f"--{name}={value}" for name, value in launch.options.items()]
         file = self.folder / f"profile{launch.machine}.yaml"
-        # only what was set: a world refuses the defaults of `base`; JSON is YAML
-        replace_text(file, self.profile.model_dump_json(exclude_unset=True))
-        train = ["-m", "gdro_lab", "train", file, self.variant, "--launched", "--seed", self.seed]
-        train += ["--folder", self.folder, "--cache-dir", self.cache_dir, *options]
+        replace_text(file, self.run.written)
+        train = ["-m", "gdro_lab", "train", file, self.run.configuration, "--launched"]
+        train += ["--seed", self.run.replicate, "--folder", self.folder]
+        train += ["--cache-dir", self.cache_dir, *options]
         return [sys.executable, "-m", *map(str, launcher + train)]
 
     def launch(self, *options: str) -> None:
@@ -337,3 +292,92 @@ def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in row.items()
     }
+
+
+def training_arguments(
+    run: Run, folder: str | Path, lengths: Lengths, **changes: Any
+) -> "GDROConfig":
+    """A run's GDROConfig, with `changes`; Refusal for unknown fields and other types.
+
+    Of a launched process, it is that of one of them.
+    """
+    from transformers import HfArgumentParser
+
+    from gdro.trainer import GDROConfig
+
+    processes = int(os.environ.get("WORLD_SIZE", "1"))  # set by a launcher
+    chosen = run.train.model_dump(exclude=OURS)
+    fixed = _fixed_arguments(run, folder, lengths, processes)
+    # a profile may name this one itself; `local_batch` has used its value already
+    chosen["per_device_train_batch_size"] = fixed.pop("per_device_train_batch_size")
+    types = get_type_hints(GDROConfig)
+    for name, value in chosen.items():
+        if name in {*fixed, *NOT_RESUMED, *UNUSED}:
+            why = UNUSED.get(name, "the rest of the profile determines it, or it would not resume")
+            raise Refusal(f"{name} must be left out: {why}, got {value!r}")
+        if name in types:  # TRL's parser checks no types: a text for a number would fail late
+            check(name, value, types[name])
+    options = _default_arguments(run, lengths, processes) | chosen | fixed | changes
+    args = HfArgumentParser(GDROConfig).parse_dict(options)[0]  # type: ignore[arg-type]
+    args._n_gpu = min(args.n_gpu, 1)  # as transformers does where one process has one GPU
+    return args
+
+
+def _fixed_arguments(
+    run: Run, folder: str | Path, lengths: Lengths, processes: int
+) -> dict[str, Any]:
+    """What the rest of the profile determines: `train` may not name these."""
+    assert run.variant is not None
+    micro_batch, accumulated = run.train.local_batch(processes)
+    return {
+        "output_dir": str(folder),
+        "seed": run.replicate,
+        "per_device_train_batch_size": micro_batch,
+        "gradient_accumulation_steps": accumulated,
+        "steps_per_generation": accumulated * run.train.updates_per_step,
+        "max_completion_length": lengths.completion,
+        "gradient_checkpointing": run.model.gradient_checkpointing,
+        "gdro_method": run.variant.method,
+        "gdro_preset": run.variant.preset,
+        "gdro_options": run.variant.options,
+        "group_column": run.variant.groups,
+        "save_strategy": "steps",
+        # the last checkpoint is evaluated: the best of noisy ones looks too good
+        "load_best_model_at_end": False,
+    }
+
+
+def _default_arguments(run: Run, lengths: Lengths, processes: int) -> dict[str, Any]:
+    """What `train` may override."""
+    on_gpu = torch.cuda.is_available()
+    return {
+        "save_total_limit": 2,
+        "report_to": "none",
+        "trim_batches": True,  # the same savings for every method, so that their seconds compare
+        "disable_tqdm": True,
+        "use_cpu": not on_gpu,
+        "bf16": arithmetic(pretrained=run.model.source is not None) == "bfloat16",
+        "ddp_backend": None if on_gpu or processes == 1 else "gloo",
+        "ddp_find_unused_parameters": False,
+        "vllm_max_model_length": sum(lengths) if run.train.use_vllm else None,
+    }
+
+
+def check_arguments(runs: Sequence[Run]) -> None:
+    """Refuse (Refusal) options that TRL or a method refuses, before a base is made for them."""
+    from transformers import GenerationConfig
+
+    from gdro.trl.config import check_training, make_controller
+
+    for run in runs:
+        with at_the_door(f"variant {run.configuration!r}"):
+            args = training_arguments(run, "unused", Lengths(1, 1))
+            check("vllm_mode", args.vllm_mode, Literal["colocate", "server"])
+            # transformers keeps in silence whatever it does not know
+            unknown = sorted((args.generation_kwargs or {}).keys() - vars(GenerationConfig()))
+            if unknown and not args.use_vllm:
+                raise Refusal(f"generation_kwargs has unknown names {unknown}")
+            # the data with these columns is not read yet; bins change nothing checked here
+            for column in ("group_column", "pass_rate_column"):
+                setattr(args, column, None)
+            check_training(args, make_controller(args))

@@ -8,18 +8,34 @@ import click
 from gdro_lab import numerics
 
 SEED = click.IntRange(0, 2**32 - 1)
+
+
+class Place(click.Path):
+    """A path that is not empty: '' would be the working directory, or the default."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; a usage error for ''."""
+        if value == "":
+            self.fail("must name a file or folder, got ''", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 CACHE_DIR = click.option(
-    "--cache-dir", default=".cache/bases", show_default=True, help="Where models are kept."
+    "--cache-dir",
+    default=".cache/bases",
+    show_default=True,
+    type=Place(),
+    help="Where models are kept.",
 )
 
 
-@click.group("microscope")
+@click.group("microscope", short_help="Gradients of batches, exactly, for any method.")
 def microscope() -> None:
     """The gradient of a batch itself: its mean, bias and variance, for any method."""
 
 
 @microscope.command("make")
-@click.argument("pool", type=click.Path(dir_okay=False))
+@click.argument("pool", type=Place(dir_okay=False))
 @click.option("--world", default="rare-hard", show_default=True, help="A world's name or file.")
 @click.option(
     "--world-seed", default=0, show_default=True, type=SEED, help="Draws the task, the tiny base."
@@ -95,7 +111,7 @@ def make_command(
 @click.option("--baseline", default="grpo", show_default=True, help="The method of ratio 1.")
 @click.option("--prompts", type=click.IntRange(1), help="Of a batch.  [default: all]")
 @click.option("--rollouts", default=4.0, show_default=True, help="Mean rollouts per prompt.")
-@click.option("--visits", default=1, show_default=True, help="Earlier batches with each prompt.")
+@click.option("--visits", default=3, show_default=True, help="Earlier batches with each prompt.")
 @click.option("--judged", default=32, show_default=True, help="Rollouts of a prompt that judge.")
 @click.option("--splits", default=20, show_default=True, help="Random divisions of the pool.")
 @click.option("--groups", is_flag=True, help="Name the families to the methods.")
@@ -105,12 +121,13 @@ def judge_command(
 ) -> None:
     """Judge METHODS on POOL: variance and signal-to-noise of the batch gradient, to the baseline's.
 
-    A method is NAME or NAME:OPTION=VALUE, as in `gdro arena`.
+    Bins know nothing before a few visits, and a batch of all prompts leaves nothing to draw: where
+    two methods play alike, that is said. A method is NAME or NAME:OPTION=VALUE, as in `gdro arena`.
 
     Example: gdro microscope judge data/pools/rare-hard.npz rollout rollout:averaging=rollout
     """
     from gdro_lab.experiments.spelling import import_methods, read_spelling
-    from gdro_lab.microscope.judge import Setting, compare, judge
+    from gdro_lab.microscope.judge import Setting, are_equal, compare, judge
     from gdro_lab.microscope.pool import read_pool
 
     import_methods(methods_from)
@@ -123,6 +140,7 @@ def judge_command(
     setting = Setting(**played)
     found = read_pool(pool)
     theirs = judge(found, variants[baseline].method, setting, **variants[baseline].options)
+    played_before = {baseline: theirs}
     refused = False
     for method in methods:
         variant = variants[method]
@@ -132,6 +150,10 @@ def judge_command(
             click.echo(f"{method}: {error}", err=True)
             refused = True
             continue
+        alike = [name for name, other in played_before.items() if are_equal(ours, other)]
+        if alike and method != alike[0]:
+            click.echo(f"{method} cannot differ from {alike[0]} here: the same draws and rollouts")
+        played_before[method] = ours
         scores = compare(ours, theirs)
         line = [f"{name} {s[0]:.2f} [{s[1]:.2f}, {s[2]:.2f}]" for name, s in scores.items()]
         click.echo(f"{method}: {', '.join(line)}")

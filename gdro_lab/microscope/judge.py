@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
+from scipy import stats
 
 from gdro.checks import Count, Float, Natural, Refusal, build, check, options
 from gdro.controller import GDROController
@@ -38,6 +39,7 @@ from gdro_lab.microscope.moments import (
 from gdro_lab.microscope.pool import Pool
 
 SAME = 1e-9  # of advantages, relative
+COMPARED = ("variance_ratio", "snr_ratio", "cosine", "bias")
 
 
 @options
@@ -93,7 +95,7 @@ class Judged:
         """Variance, signal-to-noise and bias.
 
         Args:
-            counts_P: how often each prompt counts, for a bootstrap; once by default.
+            counts_P: 1 for each prompt that counts, else 0; all by default.
         """
         b_P = np.ones(len(self.variance_P)) if counts_P is None else counts_P
         rollouts = float(b_P @ self.variance_P)
@@ -113,38 +115,41 @@ class Judged:
 
 
 def _ratio(value: float, to: float) -> float:
-    """NaN where there is nothing to compare with, as in a resample of few prompts."""
+    """NaN where there is nothing to compare with."""
     return float(value / to) if to > 0 else np.nan
 
 
-def compare(
-    judged: Judged, baseline: Judged, *, resamples: int = 1000
-) -> dict[str, tuple[float, float, float]]:
+def compare(judged: Judged, baseline: Judged) -> dict[str, tuple[float, float, float]]:
     """Ratios of variance and signal-to-noise to a baseline's, and cosine and bias.
 
     Returns:
-        By score the value and its 95% interval, by bootstrap over prompts from a fixed seed.
+        By score the value and its 95% interval, by the jackknife over prompts: a bootstrap would
+        draw a prompt twice, and the products of a prompt with its copy are not those of two.
     """
-    rng = np.random.default_rng(0)
     prompts = len(judged.variance_P)
-    counts = [None, *rng.multinomial(prompts, np.full(prompts, 1 / prompts), resamples)]
-    found: dict[str, list[float]] = {}
-    for counts_P in counts:
-        ours = judged.scores(counts_P)
-        theirs = baseline.scores(counts_P)
-        values = {
-            "variance_ratio": _ratio(ours["variance"], theirs["variance"]),
-            "snr_ratio": _ratio(ours["snr"], theirs["snr"]),
-            "cosine": ours["cosine"],
-            "bias": ours["bias"],
-        }
-        for name, value in values.items():
-            found.setdefault(name, []).append(value)
-    answer = {}
-    for name, sampled in found.items():
-        low, high = np.nanpercentile(sampled[1:], [2.5, 97.5])
-        answer[name] = (sampled[0], float(low), float(high))
-    return answer
+    check("prompts of the pool", prompts, int, ge=2)
+    value = _compared(judged, baseline, np.ones(prompts))
+    left_out_PC = np.array([_compared(judged, baseline, 1.0 - row) for row in np.eye(prompts)])
+    deviation = np.sqrt((prompts - 1) * left_out_PC.var(axis=0))
+    half = stats.t.ppf(0.975, prompts - 1) * deviation
+    low, high = value - half, value + half
+    return {
+        name: (float(value[c]), float(low[c]), float(high[c])) for c, name in enumerate(COMPARED)
+    }
+
+
+def _compared(judged: Judged, baseline: Judged, counts_P: np.ndarray) -> np.ndarray:
+    """The scores of `COMPARED` on the prompts that count."""
+    ours = judged.scores(counts_P)
+    theirs = baseline.scores(counts_P)
+    variance = _ratio(ours["variance"], theirs["variance"])
+    snr = _ratio(ours["snr"], theirs["snr"])
+    return np.array([variance, snr, ours["cosine"], ours["bias"]])
+
+
+def are_equal(judged: Judged, other: Judged) -> bool:
+    """Whether two methods have played alike: the same prompts, rollouts and advantages."""
+    return all(np.array_equal(getattr(judged, name), value) for name, value in vars(other).items())
 
 
 def judge(pool: Pool, method: str, setting: Setting | None = None, /, **options: Any) -> Judged:

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from gdro.checks import Count, Int, Natural, Refusal, check, options
 from gdro.files import replace_text
 from gdro_lab.experiments.records import identity_of
-from gdro_lab.loop import Reward, Rows, call_reward
+from gdro_lab.loop import Reward, Rows, branch, call_reward
 from gdro_lab.microscope.pool import Pool, read_pool, write_arrays
 from gdro_lab.microscope.sketch import Model, Sketcher, autocast
 from gdro_lab.tasks import prompt_token_ids
@@ -222,11 +222,9 @@ def sample(
         live_R = live_R[continues_R]
         if len(live_R) == 0:
             break
-        branch_N, row_R = (row_R * sums_RV.shape[1] + token_R)[continues_R].unique(
-            return_inverse=True
-        )
-        parent_N = branch_N // sums_RV.shape[1]
+        vocabulary = sums_RV.shape[1]
+        parent_N, token_N, row_R = branch(row_R[continues_R], token_R[continues_R], vocabulary)
         if not torch.equal(parent_N, torch.arange(len(sums_NV), device=model.device)):
             cache.batch_select_indices(parent_N)  # copies, so only where rows part or end
-        ids_NT = (branch_N % sums_RV.shape[1])[:, None]
+        ids_NT = token_N[:, None]
     return text_KT, (text_KT >= 0).sum(dim=1)

@@ -5,7 +5,7 @@ import platform
 import pytest
 import torch
 
-from gdro_lab.experiments.arguments import Lengths, training_arguments
+from gdro_lab.experiments.training import Lengths, training_arguments
 from gdro_lab.machine import arithmetic, describe_machine
 
 
@@ -49,9 +49,9 @@ def test_training_follows_the_machine_unless_it_is_told(processor, profile_of, p
     profile = profile_of(model=model)
     assert profile.is_pretrained == pretrained
     lengths = Lengths(8, 8)
-    assert training_arguments(profile, "grpo", 0, "unused", lengths).bf16 == pretrained
+    assert training_arguments(profile.run("grpo", 0), "unused", lengths).bf16 == pretrained
     told = profile_of(model=model, train={"max_steps": 6, "prompts_per_step": 8, "bf16": False})
-    assert not training_arguments(told, "grpo", 0, "unused", lengths).bf16
+    assert not training_arguments(told.run("grpo", 0), "unused", lengths).bf16
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86 processors")

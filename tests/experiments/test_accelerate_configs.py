@@ -18,9 +18,10 @@ from safetensors.torch import load_file
 
 from gdro.checks import Refusal
 from gdro_lab.experiments import training as experiment
-from gdro_lab.experiments.jobs import free_port
+from gdro_lab.experiments.play import open_training, train_run
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import read_manifest, read_table
+from gdro_lab.machine import free_port
 
 pytestmark = TRAINS
 CONFIGS = REPOSITORY / "gdro_lab/launch/accelerate"
@@ -90,7 +91,7 @@ def start_training(base, tmp_path, monkeypatch):
         for machine in range(machines):
             monkeypatch.setenv("MACHINE", str(machine))
             folder.mkdir(exist_ok=True)
-            experiment.Training(load_profile(file), "both", 0, folder).launch()
+            open_training(load_profile(file).run("both", 0), folder).launch()
         for process in started:
             _, errors = process.communicate(timeout=PATIENCE)
             assert process.returncode == 0, errors[-3000:]
@@ -114,7 +115,7 @@ def test_two_machines_and_two_shards_train_as_one_process_does(
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(PROFILE | {"model": {"source": str(base)}}))
     with monkeypatch.context() as patch:
         patch.setattr("gdro.trainer.GDROTrainer", sharded_run.SharedSampling)
-        experiment.train_variant(load_profile(tmp_path / "one.yaml"), "both", 0, folders[0])
+        train_run(load_profile(tmp_path / "one.yaml").run("both", 0), folders[0])
     start_training("ddp", folders[1], machines=2)
     start_training("fsdp2", folders[2], run=forked)
     processes = [read_manifest(folder / "training.json")["processes"] for folder in folders]
@@ -170,8 +171,7 @@ def test_options_of_several_machines_reach_the_launcher(base, tmp_path, monkeypa
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(PROFILE | fields))
     monkeypatch.setenv("SLURM_NODEID", "1")
     monkeypatch.delenv("HEAD", raising=False)
-    assert load_profile(tmp_path / "two.yaml").launch.machines == 2  # of the configuration
-    training = experiment.Training(load_profile(tmp_path / "two.yaml"), "both", 0, tmp_path)
+    training = open_training(load_profile(tmp_path / "two.yaml").run("both", 0), tmp_path)
     with pytest.raises(ValueError, match="main_process_ip"):
         training.command()
     monkeypatch.setenv("HEAD", "node7")

@@ -1,11 +1,15 @@
 """What cannot be meant: exit code 2, and one line that names it."""
 
+import subprocess
+import sys
+
 import pytest
 import yaml
-from click.testing import CliRunner
 from conftest import SMALL_PROFILE
+from processes import gdro
 
-from gdro_lab.cli import main
+from gdro.checks import Refusal
+from gdro_lab.machine import only_process_in
 
 FIELDS = {  # what the message must name: the profile's fields
     "save_only_model": {"train": {"save_only_model": True}},
@@ -19,11 +23,14 @@ FIELDS = {  # what the message must name: the profile's fields
     "methods_from": {"methods_from": "no.py"},
     "groups": {"variants": {"grpo": {"method": "grpo", "groups": "nobody"}}},
     "no/such/folder": {"model": {"source": "no/such/folder"}},
+    "vllm_mode": {"train": {"use_vllm": False, "vllm_mode": "sideways"}},
+    "nope": {"train": {"generation_kwargs": {"nope": 1}}},
+    "prompts_per_step": {"train": {"prompts_per_step": 10**9}},
 }
 LINES = {
     "run tniy": "tniy",
     "report tiny": "runs/tiny",
-    "train arena grpo": "gdro run",
+    "train loop.yaml grpo": "gdro run",
     "evaluate tiny nobody": "nobody",
     "train tiny grpo --seed -1": "-1",
     "arena rare-hard": "--methods",
@@ -32,14 +39,24 @@ LINES = {
     "arena rare-hard --methods grpo --learning-rates fast": "'fast'",
     "arena rare-hard,no-such-world --methods grpo": "got 'no-such-world'",
     "microscope make pool.npz --world gym-text": "gym-text",
+    "evaluate tiny base --folder /proc/none": "/proc/none",
+    "train tiny grpo --folder /proc/none": "/proc/none",
+    "run tiny --runs /proc/none": "/proc/none",
 }
 
 
+EMPTY = [
+    "evaluate tiny base --folder",
+    "run tiny --runs",
+    "base tiny --cache-dir",
+    "inspect . --out",
+]
+
+
 def refused(folder, words, monkeypatch):
-    monkeypatch.chdir(folder)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("gdro_lab.experiments.jobs.set_up_process", lambda: None)
-    ended = CliRunner().invoke(main, words)
+    monkeypatch.setattr("gdro_lab.machine.set_up_process", lambda: None)
+    ended = gdro(folder, *words)
     assert ended.exit_code == 2, (ended.output, ended.exception)
     return ended.stderr
 
@@ -50,9 +67,33 @@ def test_a_profile_that_cannot_be_meant_is_refused_by_name(tmp_path, monkeypatch
     profile = SMALL_PROFILE | {"base": base, "variants": {"grpo": {"method": "grpo"}}}
     train = profile["train"] | FIELDS[named].get("train", {})
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(profile | FIELDS[named] | {"train": train}))
-    assert named in refused(tmp_path, ["train", "own.yaml", "grpo"], monkeypatch)
+    said = refused(tmp_path, ["train", "own.yaml", "grpo"], monkeypatch)
+    assert named in said
+    assert said.count("\n") == 1
+    # no base is made for what is refused, but for columns that the data lack
+    assert (tmp_path / ".cache").exists() == (named == "groups")
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_what_a_line_names_in_vain_is_said(tmp_path, monkeypatch, line):
+    loop = {"backend": "loop", "methods": ["grpo"], "seeds": [0]}
+    (tmp_path / "loop.yaml").write_text(yaml.safe_dump(loop))
     assert LINES[line] in refused(tmp_path, line.split(), monkeypatch)
+
+
+@pytest.mark.parametrize("line", EMPTY)
+def test_an_empty_path_is_none(tmp_path, monkeypatch, line):
+    assert "''" in refused(tmp_path, [*line.split(), ""], monkeypatch)
+
+
+def test_a_lock_that_is_a_link_leaves_what_it_names(tmp_path):
+    (tmp_path / "other").write_text("precious")
+    (tmp_path / ".lock").symlink_to(tmp_path / "other")
+    with pytest.raises(Refusal, match="lock"), only_process_in(tmp_path):
+        pass
+    assert (tmp_path / "other").read_text() == "precious"
+
+
+def test_a_process_may_be_set_up_twice():
+    code = "from gdro_lab.machine import set_up_process as up; up(); up()"
+    subprocess.run([sys.executable, "-c", code], check=True)

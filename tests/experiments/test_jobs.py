@@ -15,12 +15,11 @@ from tiny_models import save_tiny_model
 from transformers import AutoTokenizer
 
 from gdro.checks import Refusal
-from gdro_lab.experiments import evaluation, report, training
+from gdro_lab.experiments import evaluation, play, report, training
 from gdro_lab.experiments.blocks import EvaluationChoice, ModelChoice
-from gdro_lab.experiments.evaluation import evaluate_variant
-from gdro_lab.experiments.parts import make_parts
-from gdro_lab.experiments.profile import run_folder
-from gdro_lab.experiments.records import read_manifest, read_result, read_table, write_manifest
+from gdro_lab.experiments.play import evaluate_run, make_parts, open_training, train_run
+from gdro_lab.experiments.records import read_manifest, read_result, read_table
+from gdro_lab.experiments.run import run_folder
 from gdro_lab.tasks import prompt_token_ids
 
 pytestmark = TRAINS
@@ -34,10 +33,10 @@ def made(profile_of, tmp_path_factory):
     variants = {name: SMALL_PROFILE["variants"][name] for name in ("prompt", "rollout")}
     profile, cache = profile_of(variants=variants, seeds=[1]), folder / "bases"
     for variant in ["base", *variants]:
-        run = profile, variant, 1, run_folder(folder / "runs", variant, 1), cache
+        run = profile.run(variant, 1), run_folder(folder / "runs", variant, 1), cache
         if variant != "base":
-            training.train_variant(*run)
-        evaluate_variant(*run)
+            train_run(*run)
+        evaluate_run(*run)
     return profile, folder / "runs", cache
 
 
@@ -55,21 +54,19 @@ def test_every_method_spends_the_same_rollouts(made):
         manifest = result["manifest"]
         assert manifest["rollouts"] == 6 * 8 * 4
         assert len(result["evaluation"]) == 6 * 4
-        assert manifest["settings"] == profile.settings_of(variant)
+        assert manifest["settings"] == profile.run(variant, 1).settings
         seconds = manifest["seconds"]
         assert 0 < seconds["generate"] + seconds["controller"] < seconds["train"]
     assert not list(runs.glob("*/*/checkpoints*"))
     assert read_manifest(run_folder(runs, "base", 1) / "manifest.json")["rollouts"] == 0
 
 
-def test_a_stopped_training_resumes_to_the_same_weights_whatever_is_evaluated_on_the_way(
-    made, tmp_path, monkeypatch
-):
+def test_a_stopped_training_resumes_to_the_same_weights(made, tmp_path, monkeypatch):
     """Stopped while it trains, and once more before its report."""
     profile, runs, cache = made
-    choice = EvaluationChoice(samples=8, k=4, at=[0.5], train_prompts=2)
+    choice = EvaluationChoice(samples=8, k=4, train_prompts=2)
     profile = profile.model_copy(update={"evaluation": choice})
-    run = profile, "prompt", 1, tmp_path, cache
+    run = profile.run("prompt", 1), tmp_path, cache
 
     def stop_at_step_5(callback, args, state, control, **kwargs):
         if state.global_step == 5:
@@ -83,37 +80,34 @@ def test_a_stopped_training_resumes_to_the_same_weights_whatever_is_evaluated_on
         patch.setattr(training, "write_manifest", stop)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
-                training.train_variant(*run)
+                train_run(*run)
             with pytest.raises(ValueError, match="no training with the settings"):
-                evaluate_variant(*run)
+                evaluate_run(*run)
             patch.setattr(training.ProgressLines, "on_step_end", lambda *_, **__: None)
-    training.train_variant(*run)
+    train_run(*run)
     assert_same(tmp_path, run_folder(runs, "prompt", 1))
     assert not list(tmp_path.glob("checkpoints-*"))
-    held_out = [row["uid"] for row in evaluate_variant(*run)]
+    held_out = [row["uid"] for row in evaluate_run(*run)]
     result = read_result(tmp_path)
-    assert list(result["on_the_way"]) == [3]
-    for counts in (result["on_the_way"][3], result):
-        assert [row["uid"] for row in counts["evaluation"]] == held_out
-        families = Counter(row["family"] for row in counts["seen"])
-        assert (len(families), max(families.values())) == (6, 2)
+    assert [row["uid"] for row in result["evaluation"]] == held_out
+    families = Counter(row["family"] for row in result["seen"])
+    assert (len(families), max(families.values())) == (6, 2)
     rows = report.trl_rows(profile, [{"variant": "prompt", "seed": 1, **result}])
     assert rows.train_mean[rows.family != "all"].notna().sum() == 6
     rows = rows[rows.family == "all"]
-    assert rows.step.tolist() == [3, 6]
-    assert rows.rollouts.tolist() == [3 * 8 * 4, 6 * 8 * 4]
+    assert rows.rollouts.tolist() == [6 * 8 * 4]
     assert rows.train_mean.between(0, 1).all()
 
 
 def test_what_other_settings_left_is_neither_resumed_nor_evaluated(made, tmp_path, capfd):
     profile, runs, cache = made
     lora = profile.model_copy(update={"model": ModelChoice(kind="lora", dtype="float32")})
-    training.train_variant(lora, "prompt", 1, tmp_path, cache)
+    train_run(lora.run("prompt", 1), tmp_path, cache)
     assert (tmp_path / "model" / "adapter_config.json").is_file()
     with pytest.raises(ValueError, match="no training with the settings"):
-        evaluate_variant(profile, "prompt", 1, tmp_path, cache)
+        evaluate_run(profile.run("prompt", 1), tmp_path, cache)
     (tmp_path / "checkpoints-other" / "checkpoint-4").mkdir(parents=True)
-    training.train_variant(profile, "prompt", 1, tmp_path, cache)
+    train_run(profile.run("prompt", 1), tmp_path, cache)
     assert "checkpoints-other" in capfd.readouterr().out
     assert not list(tmp_path.glob("checkpoints-*"))
     assert_same(tmp_path, run_folder(runs, "prompt", 1))
@@ -156,7 +150,7 @@ def test_options_of_trl_resume(made, profile_of, tmp_path):
     profile = profile_of(train=TRAIN | {"num_generations": 2} | OPTIONS)
     checkpoint = tmp_path / "checkpoint-4"
     for name in ("whole", "killed"):
-        run = training.Training(profile, "both", 0, tmp_path / name, made[2])
+        run = open_training(profile.run("both", 0), tmp_path / name, made[2])
         trainer = run.make_trainer()
         own = Path(trainer.args.output_dir) / checkpoint.name
         if name == "killed":
@@ -169,59 +163,28 @@ def test_options_of_trl_resume(made, profile_of, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "altered",
-    [
-        "model/model.safetensors",
-        "model/gdro_ledger.json",
-        "model/adapter_config.json",  # added
-        "record.jsonl",
-        "log_history.jsonl",
-        "training.json",
-        "evaluation.jsonl",
-        "manifest.json",
-    ],
+    "altered", ["model/model.safetensors", "model/adapter_config.json", "record.jsonl"]
 )
-def test_what_was_altered_afterwards_is_not_believed(made, tmp_path, altered):
+def test_what_was_altered_or_added_afterwards_is_not_believed(made, tmp_path, altered):
     profile, runs, cache = made
     shutil.copytree(runs, tmp_path / "runs")
     folder = run_folder(tmp_path / "runs", "prompt", 1)
     content = (folder / altered).read_bytes() if (folder / altered).exists() else b"0"
     first = content.index(b"0")  # another digit in a table, another byte in the weights
     (folder / altered).write_bytes(content[:first] + b"1" + content[first + 1 :])
-    believers = [training.train_variant, evaluate_variant]
-    for job in believers[altered in ("evaluation.jsonl", "manifest.json") :]:
+    for job in (train_run, evaluate_run):
         with pytest.raises(Refusal, match=Path(altered).name):
-            job(profile, "prompt", 1, folder, cache)
-    if altered in ("record.jsonl", "evaluation.jsonl", "manifest.json"):
+            job(profile.run("prompt", 1), folder, cache)
+    if altered == "record.jsonl":
         with pytest.raises(Refusal, match=altered):
             report.read_runs(profile, tmp_path / "runs")
-
-
-def test_notes_beside_the_files_of_a_run_do_no_harm(made, tmp_path):
-    """Nothing reads a run's folder as a whole."""
-    profile, runs, cache = made
-    folder = shutil.copytree(run_folder(runs, "prompt", 1), tmp_path / "run")
-    (folder / "notes.json").write_text("{}")
-    assert len(evaluate_variant(profile, "prompt", 1, folder, cache)) == 6 * 4
-
-
-@pytest.mark.parametrize("files", [{}, {"model/gdro_ledger.json": ""}, None])
-def test_an_emptied_list_of_hashes_is_not_believed(made, tmp_path, files):
-    profile, runs, cache = made
-    shutil.copytree(run_folder(runs, "prompt", 1), tmp_path / "run")
-    file = tmp_path / "run" / "training.json"
-    write_manifest(file, read_manifest(file) | {"files": files})
-    for job in (training.train_variant, evaluate_variant):
-        with pytest.raises(Refusal, match="not as it was written"):
-            job(profile, "prompt", 1, tmp_path / "run", cache)
 
 
 def test_a_training_of_another_seed_is_not_evaluated(made, tmp_path):
     profile, runs, cache = made
     folder = shutil.copytree(run_folder(runs, "prompt", 1), tmp_path / "run")
-    for job in (training.train_variant, evaluate_variant):
-        with pytest.raises(Refusal, match="seed 2"):
-            job(profile, "prompt", 2, folder, cache)
+    with pytest.raises(Refusal, match="seed 2"):
+        evaluate_run(profile.run("prompt", 2), folder, cache)
 
 
 def test_a_base_that_was_changed_in_its_folder_is_another_one(made, profile_of, tmp_path):
@@ -232,16 +195,16 @@ def test_a_base_that_was_changed_in_its_folder_is_another_one(made, profile_of, 
         changes = {"model": {"source": str(source), "kind": kind}, "train": train}
         profile = profile_of(variants={"grpo": {"method": "grpo"}}, **changes)
         folder = tmp_path / kind
-        run = profile, "grpo", 0, folder, tmp_path / "bases"
-        training.train_variant(*run)
+        run = profile.run("grpo", 0), folder, tmp_path / "bases"
+        train_run(*run)
         before = {path.name: path.read_bytes() for path in source.iterdir()}
         config = json.loads(before["generation_config.json"])
         (source / "generation_config.json").write_text(json.dumps(config | {"top_k": 1}))
-        for job in (evaluate_variant, training.train_variant):
+        for job in (evaluate_run, train_run):
             with pytest.raises(Refusal, match="another base"):
                 job(*run)
         (source / "generation_config.json").write_bytes(before["generation_config.json"])
-        assert len(evaluate_variant(*run)) == 6 * 4
+        assert len(evaluate_run(*run)) == 6 * 4
 
 
 def test_another_environment_evaluates_a_training_with_its_own_base(made, tmp_path, monkeypatch):
@@ -252,7 +215,7 @@ def test_another_environment_evaluates_a_training_with_its_own_base(made, tmp_pa
     (folder / "manifest.json").unlink()
     monkeypatch.setattr(numpy, "__version__", "0")
     bases = sorted(cache.iterdir())
-    evaluate_variant(profile, "prompt", 1, folder, cache)
+    evaluate_run(profile.run("prompt", 1), folder, cache)
     assert sorted(cache.iterdir()) == bases
     assert read_manifest(folder / "manifest.json")["start"] == own
 
@@ -261,23 +224,23 @@ def test_other_held_out_problems_are_evaluated_again(made, tmp_path, monkeypatch
     """As when the file that holds them was edited: settings have only its path."""
     profile, runs, cache = made
     folder = shutil.copytree(run_folder(runs, "base", 1), tmp_path / "run")
-    parts = make_parts(profile, "base", cache, held_out=True)
+    parts = make_parts(profile.run("base", 1), cache, held_out=True)
     rows = [row | {"uid": f"new/{row['uid']}"} for row in parts.data.rows]
     changed = parts._replace(data=replace(parts.data, rows=rows))
-    monkeypatch.setattr(evaluation, "make_parts", lambda *_, **__: changed)
-    found = evaluate_variant(profile, "base", 1, folder, cache)
+    monkeypatch.setattr(play, "make_parts", lambda *_, **__: changed)
+    found = evaluate_run(profile.run("base", 1), folder, cache)
     assert [row["uid"] for row in found] == [row["uid"] for row in rows]
 
 
 def test_what_is_complete_is_not_repeated(made, monkeypatch):
     profile, runs, cache = made
-    run = profile, "prompt", 1, run_folder(runs, "prompt", 1), cache
-    monkeypatch.setattr(training.Training, "run", None)
-    (run[3] / "checkpoints-x" / "checkpoint-6").mkdir(parents=True)  # of a kill just before the end
-    assert len(training.train_variant(*run)) == 6
-    assert not list(run[3].glob("checkpoints-*"))
+    run = profile.run("prompt", 1), run_folder(runs, "prompt", 1), cache
+    monkeypatch.setattr(training.Training, "train", None)
+    (run[1] / "checkpoints-x" / "checkpoint-6").mkdir(parents=True)  # of a kill just before the end
+    assert len(train_run(*run)) == 6
+    assert not list(run[1].glob("checkpoints-*"))
     monkeypatch.setattr(evaluation, "evaluate_model", None)
-    assert len(evaluate_variant(*run)) == 6 * 4
+    assert len(evaluate_run(*run)) == 6 * 4
 
 
 def test_evaluations_while_training_reach_the_report_and_not_the_controller(
@@ -286,7 +249,7 @@ def test_evaluations_while_training_reach_the_report_and_not_the_controller(
     """With two updates of each generation batch, too."""
     extra = {"updates_per_step": 2, "eval_strategy": "steps", "eval_steps": 2, "eval_prompts": 8}
     profile = profile_of(train=TRAIN | extra)
-    run = training.Training(profile, "both", 0, tmp_path, made[2])
+    run = open_training(profile.run("both", 0), tmp_path, made[2])
     trainer = run.make_trainer()
     trainer.train()
     run.save(trainer)
@@ -312,7 +275,7 @@ def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(
         base={},
         train=TRAIN | {"chat_template_kwargs": {"think": True}},
     )
-    data = make_parts(profile, "grpo", tmp_path).data
+    data = make_parts(profile.run("grpo", 1), tmp_path).data
     prompts = [row["prompt"] for row in data.rows]
     asked = prompt_token_ids(tokenizer, prompts, {"think": True})
     assert data.max_prompt_tokens == max(map(len, asked))
@@ -323,14 +286,14 @@ def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(
         return [[[tokenizer.eos_token_id]] * choice.samples for _ in ids]
 
     monkeypatch.setattr(evaluation, "_by_transformers", by_stub)
-    evaluate_variant(profile, "base", 0, tmp_path / "run", tmp_path)
+    evaluate_run(profile.run("base", 0), tmp_path / "run", tmp_path)
     assert all(tokenizer.decode(ids).startswith("a" * 9) for ids in sampled)
 
 
 def test_some_steps_are_tried_and_leave_nothing(made, profile_of, tmp_path, monkeypatch):
     profile = profile_of(train=TRAIN | {"updates_per_step": 2})
     (tmp_path / "own.yaml").write_text(profile.model_dump_json(exclude_unset=True))  # JSON is YAML
-    monkeypatch.setattr("gdro_lab.experiments.jobs.set_up_process", lambda: None)
+    monkeypatch.setattr("gdro_lab.machine.set_up_process", lambda: None)
     words = ["train", "own.yaml", "both", "--try=2", f"--cache-dir={made[2]}"]
     ended = gdro(tmp_path, *words)
     assert ended.exit_code == 0, ended.output

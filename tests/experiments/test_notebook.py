@@ -10,10 +10,9 @@ from safetensors.torch import load_file
 from tiny_models import save_tiny_model
 from transformers import AutoTokenizer
 
-from gdro_lab.experiments.evaluation import evaluate_variant
+from gdro_lab.experiments.play import evaluate_run, train_run
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import read_result
-from gdro_lab.experiments.training import train_variant
 
 pytestmark = TRAINS
 FIXTURES = REPOSITORY / "tests" / "fixtures" / "math"
@@ -69,7 +68,7 @@ def test_math_with_two_processes(tmp_path, llama, monkeypatch):
     outputs = run_notebook(tmp_path)
     assert "both, seed 0: step 2/2" in str(outputs)
     run = tmp_path / "both" / "seed0"
-    evaluate_variant(profile, "both", 0, run, CACHE)
+    evaluate_run(profile.run("both", 0), run, CACHE)
     result = read_result(run)
     manifest, evaluation = result["manifest"], result["evaluation"]
     assert {row["family"] for row in evaluation} == {"math500", "gpqa"}
@@ -81,13 +80,13 @@ def test_math_with_two_processes(tmp_path, llama, monkeypatch):
 
 
 def test_the_cell_trains_as_the_job_does(tmp_path):
-    """The trainer that notebook 05 puts together leaves the bits of `train_variant`."""
+    """The trainer that notebook 05 puts together leaves the bits of `train_run`."""
     profile = write_profile(tmp_path, SMALL)
     run, job = tmp_path / "both" / "seed0", tmp_path / "job"
     shown = [output.get("data", {}) for output in run_notebook(tmp_path)]
     assert any("image/png" in data for data in shown)
-    record = train_variant(profile, "both", 0, job, CACHE)
-    evaluate_variant(profile, "both", 0, run, CACHE)
+    record = train_run(profile.run("both", 0), job, CACHE)
+    evaluate_run(profile.run("both", 0), run, CACHE)
     assert read_result(run)["record"] == record
     ours, theirs = (load_file(f / "model" / "adapter_model.safetensors") for f in (run, job))
     assert all(ours[name].equal(theirs[name]) for name in ours | theirs)
@@ -99,7 +98,7 @@ def test_evaluation_of_an_adapter_by_two_vllm_processes(tmp_path):
     # of the machine's memory, on a CPU
     evaluation |= {"top_k": 20, "data_parallel_size": 2, "gpu_memory_utilization": 0.2}
     profile, run = write_profile(tmp_path, SMALL | {"evaluation": evaluation}), tmp_path / "run"
-    train_variant(profile, "both", 0, run, CACHE)
+    train_run(profile.run("both", 0), run, CACHE)
     words = ["-m", "gdro_lab", "evaluate", tmp_path / "profile.yaml", "both"]
     run_in("vllm", *words, "--folder", run, "--cache-dir", CACHE)
     rows = read_result(run)["evaluation"]

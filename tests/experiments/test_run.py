@@ -5,7 +5,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,8 +15,9 @@ import yaml
 from conftest import PATIENCE, SMALL_PROFILE
 from processes import REPOSITORY, gdro
 
-from gdro_lab.experiments.jobs import Job, free_port, run_jobs
 from gdro_lab.experiments.records import read_result
+from gdro_lab.experiments.runner import Job, run_jobs
+from gdro_lab.machine import free_port
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
 TWO = {"grpo": {"method": "grpo", "label": "GRPO"}, "both": {"method": "both", "label": "Both"}}
@@ -99,13 +99,13 @@ def test_only_what_is_missing_is_run_again(runs):
 
 
 NO_SECOND_BASE = """
-from gdro_lab.experiments import parts
-make = parts.tiny_base
+from gdro_lab.experiments import play
+make = play.tiny_base
 def tiny_base(task, *, seed, **options):
     if seed == 1:
         raise RuntimeError("it fails on purpose")
     return make(task, seed=seed, **options)
-parts.tiny_base = tiny_base
+play.tiny_base = tiny_base
 """
 
 
@@ -160,7 +160,7 @@ def test_a_job_that_is_killed_is_named_and_stops_no_other(tmp_path):
     """As the kernel does where memory runs out."""
     kill = Job("killed", signal.raise_signal, (signal.SIGKILL,))
     jobs = [kill, *(Job(f"quick {i}", id, (i,)) for i in range(4))]
-    failed = run_jobs(jobs, tmp_path, 2, ["gdro_lab.experiments.jobs", "torch"])
+    failed = run_jobs(jobs, tmp_path, 2, ["gdro_lab.experiments.runner", "torch"])
     assert list(failed) == ["killed"]
     assert failed["killed"].startswith("killed failed: its process was killed")
     assert len(list(tmp_path.glob("quick-*.log"))) == 4
@@ -168,7 +168,7 @@ def test_a_job_that_is_killed_is_named_and_stops_no_other(tmp_path):
 
 def test_what_a_process_has_started_ends_with_it():
     """As a training with vLLM, whose process is a child of the run's."""
-    code = "import time; from gdro_lab.experiments.jobs import own_processes, set_up_process\n"
+    code = "import time; from gdro_lab.machine import own_processes, set_up_process\n"
     code += "if __name__ == '__main__':\n set_up_process()\n with own_processes(1) as pool:\n"
     code += "  pool.submit(abs, 0).result()\n  task = pool.submit(time.sleep, 600)\n"
     code += "  print('up', flush=True)\n  task.result()"
@@ -188,15 +188,6 @@ def test_runs_of_one_seed_get_different_ports():
         random.seed(0)
         ports.add(free_port())
     assert len(ports) > 25
-
-
-def test_a_port_that_is_taken_is_not_free(monkeypatch):
-    free = free_port()
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        drawn = iter([taken.getsockname()[1], free])
-        monkeypatch.setattr("random.SystemRandom.randrange", lambda *_: next(drawn))
-        assert free_port() == free
 
 
 def test_a_second_run_in_a_folder_leaves_the_first_alone(runs):

@@ -10,13 +10,15 @@ from watch import CACHE, small_profile
 
 from gdro_lab.experiments.blocks import EvaluationChoice
 from gdro_lab.experiments.evaluation import evaluate_model
-from gdro_lab.experiments.parts import make_parts
+from gdro_lab.experiments.play import make_parts
 
 pytest.importorskip("vllm", reason="no vLLM: docs/gpu-box.md, 1")
 
 
 def test_both_engines_find_the_same_rates():
-    source, tokenizer, data, _ = make_parts(small_profile("grpo"), "one", CACHE, held_out=True)
+    source, tokenizer, data, _ = make_parts(
+        small_profile("grpo").run("one", 0), CACHE, held_out=True
+    )
     data, rates = replace(data, rows=data.rows[:30]), []
     for seed, engine in enumerate(("hf", "vllm")):
         processes = torch.cuda.device_count() if engine == "vllm" else 1

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file
 
 from gdro.method import Method
 from gdro.registry import register
+from gdro_lab.experiments.play import open_training
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import read_table
-from gdro_lab.experiments.training import Training
 
 CACHE = ".cache/bases"
 TOLERANCE = 0.02  # of a mean |Δ log-probability| in 16 bits
@@ -60,7 +60,7 @@ def small_profile(method, model=None, launch=None, **train):
 def make_trainer(folder, method, model=None, **train):
     """A GDROTrainer, put together as a profile's trainings are, and its `Watch`."""
     profile = small_profile(method, model, **train)
-    trainer = Training(profile, "one", 0, folder, CACHE).make_trainer()
+    trainer = open_training(profile.run("one", 0), folder, CACHE).make_trainer()
     return trainer, Watch(trainer)
 
 

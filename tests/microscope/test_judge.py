@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner
 from pools import bernoulli_pool, random_pool
 from processes import REPOSITORY
+from scipy import stats
 
 from gdro import GDROController, Method, register
 from gdro.checks import Refusal
@@ -102,6 +103,24 @@ def test_the_law_holds_where_its_assumptions_do():
     assert exact(ends_P) / exact(np.full(12, 4)) <= ratio < 1
 
 
+def test_an_interval_is_that_of_prompts_and_holds_its_estimate():
+    """Of sums over prompts without shared terms, the jackknife is Student's t of a ratio."""
+    rng = np.random.default_rng(0)
+    nothing = np.zeros((40, 40))
+    ones = judging.Judged(np.ones(40), nothing, np.eye(40), nothing, nothing)
+    ours = judging.Judged(rng.gamma(4, 1, 40), nothing, np.eye(40), nothing, nothing)
+    value, low, high = compare(ours, ones)["variance_ratio"]
+    expected = stats.ttest_1samp(ours.variance_P, 0).confidence_interval()
+    assert value == pytest.approx(ours.variance_P.mean())
+    assert (low, high) == pytest.approx((expected.low, expected.high))
+    pool = random_pool(2, prompts=8, rollouts=60)
+    setting = Setting(judged=30, splits=2, prompts=3, plays=4)
+    methods = {name: judge(pool, name, setting) for name in ("grpo", "pkpo", "pivotal")}
+    for judged in methods.values():
+        for value, low, high in compare(judged, methods["grpo"]).values():
+            assert low <= value <= high
+
+
 def test_draws_add_the_variance_of_a_sample_of_prompts():
     """The law of total variance: half of the prompts at random, against sampling theory."""
     pool = random_pool(2, prompts=8, rollouts=40)
@@ -193,13 +212,16 @@ def test_a_pool_without_flat_gradients_serves_methods_with_a_baseline():
 def test_the_command_makes_a_table(tmp_path):
     path = tmp_path / "pool.npz"
     random_pool(7, prompts=6, rollouts=60).save(path)
-    arguments = ["microscope", "judge", str(path), "rollout_prompts", "dapo", "--splits", "2"]
+    played = ["--splits", "2", "--visits", "2"]
+    arguments = ["microscope", "judge", str(path), "rollout_prompts", "dapo", *played]
     result = CliRunner().invoke(main, arguments)
     assert "rollout_prompts" in result.stdout
     assert "dapo" in result.stderr  # with the reason, and the others go on
     assert result.exit_code == 2
-    result = CliRunner().invoke(main, [*arguments[:4], "grpo:bins.k=8", "--splits=2"])
+    # GRPO uses no bins: the same gradient to the last bit
+    result = CliRunner().invoke(main, [*arguments[:3], "grpo:bins.k=8", *played])
     assert result.exit_code == 0, result.output
+    assert "cannot differ from grpo" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from tiny_models import byte_tokenizer
 
-from gdro_lab.experiments.evaluation import evaluate_variant
+from gdro_lab.experiments.play import evaluate_run, train_run
 from gdro_lab.experiments.profile import Profile
-from gdro_lab.experiments.training import train_variant
 from gdro_lab.tasks import MathChoice
 from gdro_lab.tasks.base import character_tokenizer
 
@@ -276,10 +275,10 @@ def test_parquet_of_verl_trains_as_it_is(tmp_path, folders):
         "variants": {"grpo": {"method": "grpo"}},
     }
     profile = Profile.model_validate(fields)
-    record = train_variant(profile, "grpo", 0, tmp_path / "run", tmp_path / "cache")
+    record = train_run(profile.run("grpo", 0), tmp_path / "run", tmp_path / "cache")
     assert len(record) == 2
     training = json.loads((tmp_path / "run/training.json").read_text())
     assert (training["train_data"]["rows"], training["train_data"]["dropped"]) == (6, [])
-    rows = evaluate_variant(profile, "grpo", 0, tmp_path / "run", tmp_path / "cache")
+    rows = evaluate_run(profile.run("grpo", 0), tmp_path / "run", tmp_path / "cache")
     assert len(rows) == 2
     assert "?" in rows[0]["question"]

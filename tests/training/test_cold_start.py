@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 from tiny_models import byte_tokenizer
 
 from gdro.files import LEDGER
-from gdro_lab.experiments.parts import make_parts
-from gdro_lab.experiments.runner import make_bases
+from gdro_lab.experiments.play import make_parts, make_run_base
 from gdro_lab.tasks import GymChoice, MathChoice, draw_task, prompt_token_ids, solutions
 from gdro_lab.tasks import cold_start as module
 from gdro_lab.tasks.cold_start import (
@@ -202,7 +201,8 @@ def test_an_adapter_is_taught_once_and_found_where_it_is_shipped(folders, tmp_pa
 def test_the_bases_of_all_variants_are_made_first(folders, profile_of, tmp_path, capsys):
     llama, qwen = str(folders["Llama"]), str(folders["Qwen3"])
     variants = {"grpo": {"method": "grpo"}, "other": {"method": "grpo", "model": {"source": qwen}}}
-    make_bases(profile_of(model={"source": llama}, variants=variants), tmp_path)
+    for run in profile_of(model={"source": llama}, variants=variants, seeds=[0]).runs()[:2]:
+        make_run_base(run, tmp_path)
     assert capsys.readouterr().out.split() == [llama, qwen]
 
 
@@ -215,10 +215,10 @@ def test_a_profile_names_its_cold_start(folders, world, profile_of, tmp_path, ca
     }
     profile = profile_of(**fields)
     plain = profile_of(**fields | {"cold_start": None})
-    assert "cold_start" in profile.settings_of("grpo")
-    assert plain.settings_of("grpo")["cold_start"] is None
-    make_bases(profile, tmp_path)
-    source, _, data, _ = make_parts(profile, "grpo", tmp_path)
+    assert "cold_start" in profile.run("grpo", 0).settings
+    assert plain.run("grpo", 0).settings["cold_start"] is None
+    make_run_base(profile.run("grpo", 0), tmp_path)
+    source, _, data, _ = make_parts(profile.run("grpo", 0), tmp_path)
     assert capsys.readouterr().out.strip().endswith(source)
     assert source.endswith("-merged")
     assert len(data.rows) == 40

@@ -28,7 +28,7 @@ from gdro_lab.cpu_engine import keep_matrix
 from gdro_lab.experiments import evaluation as evaluate
 from gdro_lab.experiments.blocks import EvaluationChoice
 from gdro_lab.experiments.evaluation import evaluate_model
-from gdro_lab.experiments.jobs import free_port
+from gdro_lab.machine import free_port
 from gdro_lab.tasks import Split, prompt_token_ids
 
 needs_vllm = needs("vllm")

@@ -54,7 +54,7 @@ def judge_all(pools: Path) -> None:
             variant = read_spelling(spelled)
             try:
                 judged = judge(pool, variant.method, SETTING, **variant.options)
-                found = compare(judged, baseline, resamples=1)
+                found = compare(judged, baseline)
                 row |= {score: value for score, (value, _, _) in found.items()}
             except ValueError as error:
                 row["refused"] = str(error)

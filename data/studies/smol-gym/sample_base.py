@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gdro_lab.experiments.blocks import EvaluationChoice
 from gdro_lab.experiments.evaluation import evaluate_model
-from gdro_lab.experiments.parts import make_parts
+from gdro_lab.experiments.play import make_parts
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import write_table
 from gdro_lab.machine import arithmetic
@@ -24,7 +24,7 @@ SAMPLING = {"samples": 8, "k": 8, "temperature": 1.0, "batch_size": 96}
 def main(path: Path) -> None:
     """Sample the answers and write a row a question."""
     profile = load_profile("smol-transformers")
-    source, tokenizer, data, _ = make_parts(profile, "grpo", ".cache/bases")
+    source, tokenizer, data, _ = make_parts(profile.run("grpo", 0), ".cache/bases")
     chosen = []
     for family in dict.fromkeys(row["family"] for row in data.rows):
         rows = [row for row in data.rows if row["family"] == family]
