@@ -14,7 +14,8 @@ the file of its job:
     advantages         the controller is told, and answers with advantages
     rounds, step       methods that sample more than once for an optimizer step
     replay             kept texts that are trained on again
-    trimming           rows without an advantage and padding are left out of the loss
+    order, trimming    rows without an advantage and padding are left out of the loss
+    prefixes           each prompt is computed once
     logs, inspection   the record, the log and the times; the page about the training
     checkpoints        whole or not resumed from, with the controller's state
 
@@ -54,6 +55,8 @@ from gdro.trl import (
     generation,
     inspection,
     logs,
+    order,
+    prefixes,
     prompts,
     replay,
     rewards,
@@ -150,6 +153,12 @@ class GDROTrainer(GRPOTrainer):
             rewards.without_column(function, args.uid_column) for function in self.reward_funcs
         ]
         self.is_rotary = trimming.is_rotary(self.model)
+        self.computed_tokens = 0  # with a gradient, of the micro-batch
+        self.said: set[str] = set()  # savings that are off
+        self.compared_ways: set[str] = set()  # of computing prompts, once each
+        self.prompts_differ = ""  # what was found
+        if args.trim_batches and not self.is_rotary:
+            trimming.say_once(self, "off: the model's positions are not rotary")
         logs.warn_of_rewards(args, self.reward_func_names)
         if self._replaces_advantages:
             self._name = f"GDRO ({self.controller.name})"
@@ -162,9 +171,8 @@ class GDROTrainer(GRPOTrainer):
 
     @property
     def trims(self) -> bool:
-        """Whether the loss leaves out what has no gradient."""
-        asked = self.args.trim_batches
-        return self.is_rotary and (self.controller.name != "grpo" if asked is None else asked)
+        """Whether what cannot change the gradient is not computed."""
+        return self.is_rotary and self.args.trim_batches
 
     def get_train_dataloader(self) -> DataLoader:
         """TRL's, whose rows keep their uid, and whose sampler is kept for resuming."""
@@ -176,10 +184,19 @@ class GDROTrainer(GRPOTrainer):
             return super().get_train_dataloader()
 
     def _prepare_inputs(self, generation_batch: list[Row] | LossInputs) -> LossInputs:
-        """TRL's; a method that chooses the prompts must pass over no change of its rows."""
+        """TRL's, in an order that saves work.
+
+        A method that chooses the prompts must pass over no change of its rows.
+        """
         if self.model.training and prompts.chooses_prompts(self.controller.method):
             self._given = [repr(row) for row in generation_batch]
-        return super()._prepare_inputs(generation_batch)
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        is_new = self.model.training and self._buffered_inputs is not before
+        if not is_new or not self.trims or self.on_unsloth:
+            return inputs
+        self._buffered_inputs = order.order_batches(self, self._buffered_inputs)
+        return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _generate_and_score_completions(self, inputs: list[Row]) -> LossInputs:
         """TRL's, on rows that were planned, with the controller's advantages and kept texts."""
@@ -325,15 +342,20 @@ class GDROTrainer(GRPOTrainer):
         *args: object,
         **kwargs: Any,
     ) -> trimming.TokenLogps:
-        """TRL's; without a gradient, rows of similar length together."""
-        score = partial(super()._get_per_token_logps_and_entropies, model)
+        """TRL's, each prompt once; without a gradient, rows of similar length together."""
+        score = super()._get_per_token_logps_and_entropies
         texts = (input_ids, attention_mask, logits_to_keep)
         asked = {name for name, value in kwargs.items() if value is not None and value is not False}
-        # TRL's own way where gradients are needed, on Unsloth's trainer, and with images
-        scores_as_trl = torch.is_grad_enabled() or self.on_unsloth or args or asked - {"batch_size"}
-        if scores_as_trl or not self.trims:
-            return score(*texts, *args, **kwargs)
-        return trimming.logps_by_length(score, *texts, kwargs.get("batch_size"))
+        has_grad = torch.is_grad_enabled()
+        # TRL's own way with images, and with gradients on Unsloth's trainer
+        as_trl = self.on_unsloth or args or asked - {"batch_size", "compute_entropy"}
+        if as_trl or not self.trims or (not has_grad and "compute_entropy" in asked):
+            trimming.count_tokens(self, attention_mask)
+            return score(model, *texts, *args, **kwargs)
+        score_once = partial(prefixes.score_prompts_once, self, score, model)
+        if has_grad:
+            return score_once(*texts, compute_entropy="compute_entropy" in asked)
+        return trimming.logps_by_length(score_once, *texts, kwargs.get("batch_size"))
 
     def train(
         self,

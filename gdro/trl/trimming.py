@@ -7,15 +7,19 @@ stays that of the whole batch.
 Axes: R rollouts of a micro-batch, N some of them, T tokens.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from trl import GRPOTrainer
 
 from gdro.trl.values import LossInputs
+
+logger = logging.getLogger(__name__)
 
 TokenLogps = tuple[Tensor, Tensor | None, Tensor | None]
 """Log-probabilities, entropies and the loss of the routers, the latter two where asked for."""
@@ -24,6 +28,13 @@ TokenLogps = tuple[Tensor, Tensor | None, Tensor | None]
 SUMS = ("dapo", "cispo", "vespo")
 # losses of Unsloth that are means over rows; the others divide by the whole batch's tokens
 MEANS_OVER_ROWS = ("grpo", "sapo", "dr_grpo", "luspo")
+
+
+def say_once(trainer: GRPOTrainer, what: str) -> None:
+    """Warn of a saving that is off, and why, once in a training."""
+    if what not in trainer.said:
+        trainer.said.add(what)
+        logger.warning(f"trim_batches: {what}")
 
 
 def has_batch_terms(trainer: GRPOTrainer) -> bool:
@@ -45,12 +56,37 @@ def trimmed_loss(
 ) -> Tensor:
     """TRL's loss on what has a gradient, scaled to that of the whole micro-batch.
 
+    The log gets the tokens of the micro-batch, and those of them that were computed.
+
     Args:
-        trainer: whose settings say what has one.
+        trainer: whose settings say what has a gradient.
         loss: TRL's, of some rows.
         model: of which it is the loss.
         inputs: of the whole micro-batch.
     """
+    trainer.computed_tokens = 0
+    value = loss_of_rows(trainer, loss, model, inputs)
+    tokens = inputs["prompt_mask"].sum() + inputs["completion_mask"].sum()
+    both = torch.stack([torch.full_like(tokens, trainer.computed_tokens), tokens])
+    computed, whole = trainer.accelerator.reduce(both, reduction="sum").tolist()
+    trainer._metrics["train"]["gdro/computed_tokens"].append(computed)
+    trainer._metrics["train"]["gdro/batch_tokens"].append(whole)
+    return value
+
+
+def count_tokens(trainer: GRPOTrainer, *masks: Tensor) -> None:
+    """Add what is computed with a gradient to the trainer's count."""
+    if torch.is_grad_enabled():
+        trainer.computed_tokens += sum(int(mask.sum()) for mask in masks)
+
+
+def loss_of_rows(
+    trainer: GRPOTrainer,
+    loss: Callable[[LossInputs], Tensor],
+    model: nn.Module,
+    inputs: LossInputs,
+) -> Tensor:
+    """TRL's loss on the rows and columns that have a gradient."""
     if "num_images" in inputs:
         return loss(inputs)
     keep = len(inputs["advantages"])
@@ -153,6 +189,22 @@ def rows_with_signal(inputs: LossInputs, loss_type: str) -> LossInputs:
     return kept
 
 
+def row_order(ids_RT: Tensor, mask_RT: Tensor, lengths_R: Tensor, *before_R: np.ndarray) -> Tensor:
+    """Places of rows, (R,), where those of a prompt are together, the longest texts first.
+
+    Args:
+        ids_RT: of the prompts.
+        mask_RT: 0 for their padding.
+        lengths_R: tokens of the texts.
+        before_R: what counts more than the lengths, the last most.
+    """
+    _, prompt_R = torch.unique(torch.cat([ids_RT, mask_RT], dim=1), dim=0, return_inverse=True)
+    longest_P = torch.zeros_like(lengths_R).scatter_reduce(0, prompt_R, lengths_R, "amax")
+    keys = (-lengths_R, prompt_R, -longest_P[prompt_R])
+    places_R = np.lexsort([key.cpu().numpy() for key in keys] + list(before_R))
+    return torch.from_numpy(places_R).to(ids_RT.device)
+
+
 def logps_by_length(
     score: Callable[[Tensor, Tensor, int], TokenLogps],
     ids_RT: Tensor,
@@ -160,9 +212,9 @@ def logps_by_length(
     length: int,
     batch_size: int | None,
 ) -> TokenLogps:
-    """Log-probabilities of completions, (R, length), where rows of similar length go together.
+    """Log-probabilities of completions, (R, length), by prompts and lengths.
 
-    The same numbers as from all rows at once, to rounding, with less padding; 0 where the mask is
+    Rows of a prompt go together, and prompts of similar length: the same numbers as from all rows at once, to rounding, with less padding; 0 where the mask is
     0.
 
     Args:
@@ -175,8 +227,9 @@ def logps_by_length(
     prompt_R = mask_RT[:, :-length].sum(dim=1)
     text_R = mask_RT[:, -length:].sum(dim=1)
     start = ids_RT.size(1) - length  # the first column of the completions
+    places_R = row_order(ids_RT[:, :start], mask_RT[:, :start], prompt_R + text_R)
     logps_RT = torch.zeros(0)
-    for rows_N in (prompt_R + text_R).argsort(descending=True).split(batch_size or len(ids_RT)):
+    for rows_N in places_R.split(batch_size or len(ids_RT)):
         width = max(int(text_R[rows_N].max()), 1)
         columns = slice(start - max(int(prompt_R[rows_N].max()), 1), start + width)
         logps_NT, *_ = score(ids_RT[rows_N, columns], mask_RT[rows_N, columns], width)

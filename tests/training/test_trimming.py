@@ -93,8 +93,7 @@ def test_texts_of_learned_positions_are_not_moved(folders, tmp_path):
     """Their padding counts as places, so without it each text would be another one."""
     learned = save_tiny_model("GPTBigCode", tmp_path / "model")
     for folder, trims in ((learned, False), (folders["Llama"], True)):
-        for asked in (None, True):
-            assert make(folder, tmp_path, trim_batches=asked).trims == trims
+        assert make(folder, tmp_path).trims == trims
 
 
 @pytest.mark.parametrize(
