@@ -73,21 +73,16 @@ def why_apart(trainer: GRPOTrainer, model: Any) -> str:
     """Why the prompt of each row is computed; "" where equal prompts are computed once."""
     config = model.config
     text_config = config.get_text_config()
-    kinds = list((getattr(text_config, "rope_parameters", None) or {}).values())
-    kinds += [kind.get("rope_type") for kind in kinds if isinstance(kind, dict)]
     layers = DynamicCache(config=config).layers
     is_plain = all(type(layer) is DynamicLayer for layer in layers) and not model._is_stateful
-    adapters = getattr(model, "peft_config", {}).values()
     is_sharded = trainer.accelerator.distributed_type not in WHOLE_WEIGHTS
     reasons = {
         trainer.prompts_differ: bool(trainer.prompts_differ),
         "gradient_checkpointing keeps no keys and values": model.is_gradient_checkpointing,
         "use_liger_kernel is on": trainer.args.use_liger_kernel,
-        "the adapter adds tokens": any(adapter.is_prompt_learning for adapter in adapters),
         "dropout would be that of one rollout": has_dropout(model),
         "the model also takes images": text_config is not config,
         "the model's cache is not plain keys and values of all tokens": not is_plain,
-        "positions depend on the text's length": "dynamic" in kinds or "longrope" in kinds,
         "the loss of routers counts all tokens": trainer.aux_loss_enabled,
         "weights are sharded": is_sharded,
     }

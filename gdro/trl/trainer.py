@@ -152,13 +152,14 @@ class GDROTrainer(GRPOTrainer):
         self.reward_funcs: list[Any] = [
             rewards.without_column(function, args.uid_column) for function in self.reward_funcs
         ]
-        self.is_rotary = trimming.is_rotary(self.model)
+        padding_counts = trimming.why_padding_counts(self.model)
+        self.can_trim = not padding_counts
         self.computed_tokens = 0  # with a gradient, of the micro-batch
         self.said: set[str] = set()  # savings that are off
         self.compared_ways: set[str] = set()  # of computing prompts, once each
         self.prompts_differ = ""  # what was found
-        if args.trim_batches and not self.is_rotary:
-            trimming.say_once(self, "off: the model's positions are not rotary")
+        if args.trim_batches and padding_counts:
+            trimming.say_once(self, f"off: {padding_counts}")
         logs.warn_of_rewards(args, self.reward_func_names)
         if self._replaces_advantages:
             self._name = f"GDRO ({self.controller.name})"
@@ -172,7 +173,7 @@ class GDROTrainer(GRPOTrainer):
     @property
     def trims(self) -> bool:
         """Whether what cannot change the gradient is not computed."""
-        return self.is_rotary and self.args.trim_batches
+        return self.can_trim and self.args.trim_batches
 
     def get_train_dataloader(self) -> DataLoader:
         """TRL's, whose rows keep their uid, and whose sampler is kept for resuming."""

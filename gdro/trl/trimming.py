@@ -162,13 +162,23 @@ def share_of(inputs: LossInputs, rows_N: Tensor, loss_type: str) -> float:
     return len(rows_N) / len(inputs["advantages"])
 
 
-def is_rotary(model: nn.Module) -> bool:
-    """Whether positions are rotary: then padding before a text does not change its results.
+def why_padding_counts(model: Any) -> str:
+    """Why a text's results depend on the padding before it; "" where they do not.
 
-    With learned positions, such as GPT-2's, padding that shifts a text changes them.
+    Rotary positions count from token to token, so that padding shifts nothing. Learned positions,
+    such as GPT-2's, do not, nor do those that are scaled by the length with its padding. The tokens
+    of an adapter stand before the padding.
     """
-    config: Any = model.config
-    return bool(getattr(config.get_text_config(), "rope_parameters", None))
+    rotary = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    # a dictionary for each kind of layer, or one for all
+    kinds = [kind for kind in rotary.values() if isinstance(kind, dict)] or [rotary]
+    if not rotary:
+        return "positions are not rotary"
+    if any(kind.get("rope_type") in ("dynamic", "longrope") for kind in kinds):
+        return "rotary positions are scaled by the length"
+    if any(adapter.is_prompt_learning for adapter in getattr(model, "peft_config", {}).values()):
+        return "the adapter adds tokens before the prompts"
+    return ""
 
 
 def rows_with_signal(inputs: LossInputs, loss_type: str) -> LossInputs:
@@ -214,8 +224,8 @@ def logps_by_length(
 ) -> TokenLogps:
     """Log-probabilities of completions, (R, length), by prompts and lengths.
 
-    Rows of a prompt go together, and prompts of similar length: the same numbers as from all rows at once, to rounding, with less padding; 0 where the mask is
-    0.
+    Rows of a prompt go together, and prompts of similar length: the same numbers as from all rows
+    at once, to rounding, with less padding; 0 where the mask is 0.
 
     Args:
         score: gives them for some rows and columns, as TRL's `_get_per_token_logps_and_entropies`.
