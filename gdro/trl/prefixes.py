@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 from trl import GRPOTrainer
@@ -92,7 +91,7 @@ def why_apart(trainer: GRPOTrainer, model: Any) -> str:
 def has_dropout(model: nn.Module) -> bool:
     """Whether any module drops values at random while it trains."""
     return model.training and any(
-        (isinstance(module, _DropoutNd) and module.p > 0)
+        (isinstance(module, nn.Dropout) and module.p > 0)
         or float(getattr(module, "attention_dropout", None) or 0) > 0
         for module in model.modules()
     )
