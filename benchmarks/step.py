@@ -54,7 +54,7 @@ def model_of(name: str) -> Any:
         from gdro_lab.experiments.training import Training
 
         with tempfile.TemporaryDirectory() as folder:
-            training = Training(load_trainings("smol"), "grpo", 0, Path(folder))
+            training = Training(load_trainings("smol-transformers"), "grpo", 0, Path(folder))
             return load_model(**training.model_options).model
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

@@ -15,7 +15,13 @@ import torch
 from trl import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
-from gdro.trl.trimming import has_batch_terms, only_advantages_train, row_order, say_once, take_rows
+from gdro.trl.trimming import (
+    has_batch_terms,
+    only_advantages_train,
+    row_order,
+    say_once,
+    take_rows,
+)
 from gdro.trl.values import LossInputs
 
 
@@ -27,20 +33,17 @@ def order_batches(trainer: GRPOTrainer, batches: list[LossInputs]) -> list[LossI
         return batches
     if "num_images" in batches[0]:
         return batches
-    # so many micro-batches are always of one optimizer step, also where neither number divides
-    # the other
-    window = math.gcd(trainer.args.gradient_accumulation_steps, len(batches))
     rows = {
-        name: torch.cat([batch[name] for batch in batches])
-        if torch.is_tensor(value) and value.dim()
-        else value
+        name: torch.cat([batch[name] for batch in batches]) if value.dim() else value
         for name, value in batches[0].items()
     }
-    advantages_R = rows["advantages"]
-    steps_R = np.arange(len(advantages_R)) * (len(batches) // window) // len(advantages_R)
-    is_first_R = np.ones(len(steps_R), bool)
+    # so many micro-batches are of one optimizer step, also where neither number divides the other
+    window = math.gcd(trainer.args.gradient_accumulation_steps, len(batches))
+    total = len(rows["advantages"])
+    steps_R = np.arange(total) * len(batches) // (window * total)
+    is_last_R = np.zeros(total, bool)
     if only_advantages_train(trainer):
-        is_first_R = (advantages_R != 0).cpu().numpy()
+        is_last_R = (rows["advantages"] == 0).cpu().numpy()
     lengths_R = rows["prompt_mask"].sum(dim=1) + rows["completion_mask"].sum(dim=1)
-    places_R = row_order(rows["prompt_ids"], rows["prompt_mask"], lengths_R, ~is_first_R, steps_R)
+    places_R = row_order(rows["prompt_ids"], rows["prompt_mask"], lengths_R, is_last_R, steps_R)
     return split_tensor_dict(take_rows(rows, places_R), len(batches))

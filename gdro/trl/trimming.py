@@ -65,7 +65,8 @@ def trimmed_loss(
         inputs: of the whole micro-batch.
     """
     trainer.computed_tokens = 0
-    value = loss_of_rows(trainer, loss, model, inputs)
+    kept = what_trains(trainer, inputs)
+    value = zero_loss(model) if kept is None else kept[1] * loss(kept[0])
     tokens = inputs["prompt_mask"].sum() + inputs["completion_mask"].sum()
     both = torch.stack([torch.full_like(tokens, trainer.computed_tokens), tokens])
     computed, whole = trainer.accelerator.reduce(both, reduction="sum").tolist()
@@ -80,25 +81,19 @@ def count_tokens(trainer: GRPOTrainer, *masks: Tensor) -> None:
         trainer.computed_tokens += sum(int(mask.sum()) for mask in masks)
 
 
-def loss_of_rows(
-    trainer: GRPOTrainer,
-    loss: Callable[[LossInputs], Tensor],
-    model: nn.Module,
-    inputs: LossInputs,
-) -> Tensor:
-    """TRL's loss on the rows and columns that have a gradient."""
+def what_trains(trainer: GRPOTrainer, inputs: LossInputs) -> tuple[LossInputs, float] | None:
+    """The rows and columns with a gradient, and the factor of their loss; None if none have."""
     if "num_images" in inputs:
-        return loss(inputs)
+        return inputs, 1.0
     keep = len(inputs["advantages"])
     if only_advantages_train(trainer):
         with_signal = (inputs["advantages"] != 0).sum()
         # with several processes, forward and backward exchange weights: all take part
         if not with_signal and trainer.accelerator.distributed_type == DistributedType.NO:
-            return zero_loss(model)
+            return None
         # as many on every process, since TRL gathers its metrics by row
         keep = int(trainer.accelerator.gather(with_signal.clamp(min=1)).max())
-    kept, factor = trim_batch(inputs, keep, trainer.loss_type)
-    return factor * loss(kept)
+    return trim_batch(inputs, keep, trainer.loss_type)
 
 
 def zero_loss(model: nn.Module) -> Tensor:
@@ -200,19 +195,12 @@ def rows_with_signal(inputs: LossInputs, loss_type: str) -> LossInputs:
 
 
 def row_order(ids_RT: Tensor, mask_RT: Tensor, lengths_R: Tensor, *before_R: np.ndarray) -> Tensor:
-    """Places of rows, (R,), where those of a prompt are together, the longest texts first.
-
-    Args:
-        ids_RT: of the prompts.
-        mask_RT: 0 for their padding.
-        lengths_R: tokens of the texts.
-        before_R: what counts more than the lengths, the last most.
-    """
+    """Places of rows, (R,): those of a prompt together, the longest first; `before_R` go before."""
     _, prompt_R = torch.unique(torch.cat([ids_RT, mask_RT], dim=1), dim=0, return_inverse=True)
     longest_P = torch.zeros_like(lengths_R).scatter_reduce(0, prompt_R, lengths_R, "amax")
-    keys = (-lengths_R, prompt_R, -longest_P[prompt_R])
-    places_R = np.lexsort([key.cpu().numpy() for key in keys] + list(before_R))
-    return torch.from_numpy(places_R).to(ids_RT.device)
+    keys = [key.cpu().numpy() for key in (-lengths_R, prompt_R, -longest_P[prompt_R])]
+    # the last key counts most
+    return torch.from_numpy(np.lexsort([*keys, *before_R])).to(ids_RT.device)
 
 
 def logps_by_length(
