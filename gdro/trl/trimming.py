@@ -84,6 +84,7 @@ def count_tokens(trainer: GRPOTrainer, *masks: Tensor) -> None:
 def what_trains(trainer: GRPOTrainer, inputs: LossInputs) -> tuple[LossInputs, float] | None:
     """The rows and columns with a gradient, and the factor of their loss; None if none have."""
     if "num_images" in inputs:
+        say_once(trainer, "batches with images are computed whole")
         return inputs, 1.0
     keep = len(inputs["advantages"])
     if only_advantages_train(trainer):

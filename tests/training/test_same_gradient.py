@@ -4,12 +4,15 @@ Completions are random bytes, in place of generation; all else is TRL's. Prompts
 length, so that TRL pads them on the left, and some differ in their last token alone.
 """
 
+import re
+
 import numpy as np
 import pytest
 import torch
 import transformers
 from conftest import TRAINS
 from peft import LoraConfig, PromptTuningConfig
+from processes import REPOSITORY
 from scripted import CHATS, text_of
 from tiny_models import save_tiny_model
 from transformers import TrainerCallback
@@ -100,7 +103,7 @@ def gradients(build, method, loss, settings, reward=mixed_or_flat):
     }
     attention = settings.pop("attention", None)
     rows = settings.pop("rows", ROWS)
-    change = settings.pop("change", None)
+    before = settings.pop("before", None)
     steps = Gradients()
     given |= {"callbacks": [steps]}
     # by SGD, whose steps are small: Adam divides rounding by the gradient, however small that is
@@ -110,8 +113,8 @@ def gradients(build, method, loss, settings, reward=mixed_or_flat):
     trainer = build(method, reward, rows, given=given, **chosen)
     if attention:
         trainer.model.set_attn_implementation(attention)
-    if change:
-        change(trainer)
+    if before:
+        before(trainer)
     trainer.train()
     return trainer, steps.steps
 
@@ -156,6 +159,19 @@ def test_without_savings_a_training_is_trls_to_the_bit(build_sampled):
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
+def test_the_proposal_to_trl_has_its_gradient(build_sampled):
+    """The code in docs/trainer.md, as it is printed there."""
+    text = (REPOSITORY / "docs" / "trainer.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names = {}
+    exec(next(block for block in blocks if "SharedPromptTrainer" in block), names)
+    for settings in ({}, {"beta": 0.04}):
+        _, wanted = gradients(build_sampled, None, "grpo", settings)
+        shared = {"change": names["SharedPromptTrainer"]}
+        _, found = gradients(build_sampled, None, "grpo", settings | shared)
+        assert_equal(found, wanted)
+
+
 def with_dropout(trainer):
     trainer.model.model.layers[1].self_attn.attention_dropout = 0.1
 
@@ -168,7 +184,7 @@ APART = {  # what is said, and whether the gradient is TRL's
         "dropout",
         False,
     ),
-    "attention's dropout": ({"change": with_dropout}, "dropout", False),
+    "attention's dropout": ({"before": with_dropout}, "dropout", False),
     "a loss of routers": ({"family": "Qwen3Moe", "router": True}, "routers", True),
 }
 
