@@ -191,7 +191,8 @@ def measure_cells(args: argparse.Namespace) -> Iterable[dict[str, Any]]:
             for mixed in args.mixed[:1] if beta else args.mixed:
                 inputs = random_batch(lengths, mixed, vocabulary, trainer.accelerator.device)
                 if not trainer.compared_ways:  # which is done once in a training
-                    gradient(trainer, random_batch("8/4", 1, vocabulary, "cpu"), 16, True)
+                    small = random_batch("8/4", 1, vocabulary, trainer.accelerator.device)
+                    gradient(trainer, small, PROMPTS * ROLLOUTS, True)
                 with Meter() as trl:
                     wanted = gradient(trainer, inputs, micro_batch, False)
                 trainer._metrics["train"].clear()

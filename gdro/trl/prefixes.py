@@ -165,7 +165,7 @@ def difference(
     return f"their {name} would differ from TRL's by {gap / wanted.norm():.2g}"
 
 
-def mean_logps(model: nn.Module, texts: Texts, logps_RT: Tensor) -> Tensor:
+def mean_logps(model: Any, texts: Texts, logps_RT: Tensor) -> Tensor:
     """The mean of each row, or the gradient of all by the lowest weights, which need all others."""
     mask_RT = texts.mask_RT[:, -texts.length :]
     logps_R = (logps_RT * mask_RT).sum(dim=1) / mask_RT.sum(dim=1).clamp(min=1)

@@ -2,8 +2,9 @@
 
 A generation batch is planned before TRL generates from it (prompt i is repeated n_i times, the
 total unchanged); the controller observes its rewards, and its advantages replace TRL's. With method
-"grpo" the controller only watches, and training is TRL's own, bit for bit (with TRL 1.14 but for
-the first weights of an adapter, which it makes before it seeds).
+"grpo" the controller only watches, and gradients are TRL's own: to rounding, from fewer tokens, or
+with trim_batches=False bit for bit (with TRL 1.14 but for the first weights of an adapter, which it
+makes before it seeds).
 
 TRL is changed by overriding its functions: here, in the order of a step. Each calls functions of
 the file of its job:
@@ -108,6 +109,7 @@ class GDROTrainer(GRPOTrainer):
     leaves_page = True
     _open_checkpoint: Path | None = None  # saved, and without its ledger yet
     _sampler: Sampler | None = None  # of the training
+    _buffered_inputs: list[LossInputs] | None  # TRL's: micro-batches of a generation
     _given: list[str] | None = None  # TRL's rows of the batch, for a method that chooses others
 
     def __init__(
@@ -134,7 +136,7 @@ class GDROTrainer(GRPOTrainer):
         self.on_unsloth = unsloth.is_unsloths(type(self))
         replays = self.controller.method.replays
         unsloth.check_unsloth_settings(self.on_unsloth, model, args, replays)
-        # otherwise TRL's advantages stay, so that "grpo" trains as TRL does, bit for bit
+        # otherwise TRL's advantages stay, so that "grpo" trains as TRL does
         self._replaces_advantages = not self.controller.is_trainers_own(args.scale_rewards)
         self.replay_buffer = ReplayBuffer(self.controller.method.kept_texts)
         self.record: list[dict[str, Any]] = []
@@ -194,10 +196,10 @@ class GDROTrainer(GRPOTrainer):
             self._given = [repr(row) for row in generation_batch]
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
-        is_new = self.model.training and self._buffered_inputs is not before
-        if not is_new or not self.trims or self.on_unsloth:
+        batches = self._buffered_inputs
+        if batches is None or batches is before or not self.trims or self.on_unsloth:
             return inputs
-        self._buffered_inputs = order.order_batches(self, self._buffered_inputs)
+        self._buffered_inputs = order.order_batches(self, batches)
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _generate_and_score_completions(self, inputs: list[Row]) -> LossInputs:

@@ -19,6 +19,8 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from gdro.trl import prefixes
+from gdro.trl.order import order_batches
+from gdro.trl.trimming import what_trains
 
 pytestmark = TRAINS
 
@@ -218,6 +220,14 @@ def test_where_prompts_are_computed_for_each_rollout(
         assert_equal(found, wanted)
     said = [record.message for record in caplog.records if "trim_batches" in record.message]
     assert [reason in message for message in said if "prompts" in message] == [True]
+
+
+def test_batches_with_images_stay_whole(build_sampled):
+    trainer = build_sampled("grpo")
+    inputs = {"advantages": torch.zeros(4), "num_images": [1, 1, 1, 1]}
+    assert what_trains(trainer, inputs) == (inputs, 1.0)
+    assert order_batches(trainer, [inputs, inputs]) == [inputs, inputs]
+    assert ["images" in what for what in trainer.said] == [True]
 
 
 def test_ligers_loss_computes_each_prompt(build_sampled):
