@@ -167,7 +167,8 @@ class GDROTrainer(GRPOTrainer):
             self._name = f"GDRO ({self.controller.name})"
             self._paper: dict[str, str] = {}  # TRL's is that of GRPO
         if self.on_unsloth:
-            trimming.say_once(self, "Unsloth's loss leaves out rows alone")
+            if self.trims:
+                trimming.say_once(self, "Unsloth's loss leaves out rows alone")
             unsloth.check_unsloth_parts(self, model)
             unsloth.fix_mini_batch(args)
         if self.use_vllm:
