@@ -49,9 +49,9 @@ NAMES += ("head_dim", "intermediate_size", "vocab_size")
 def model_of(name: str) -> Any:
     """A model on the device that torch has, in float32: SmolLM2, or random weights of a shape."""
     if name == "smollm2":
-        from gdro.trl.models import load_model
         from gdro_lab.experiments.play import open_training
         from gdro_lab.experiments.profile import load_profile
+        from gdro_lab.models import load_model
 
         with tempfile.TemporaryDirectory() as folder:
             training = open_training(load_profile("smol-transformers").run("grpo", 0), folder)
@@ -285,11 +285,11 @@ def play_arm(profile_name: str, arm: str, engine: str, beta: float, steps: int) 
     from trl import GRPOTrainer
 
     from gdro.trainer import GDROTrainer
-    from gdro.trl.models import load_model
     from gdro_lab.cpu_engine import reloadable
     from gdro_lab.experiments.play import open_training
     from gdro_lab.experiments.profile import load_profile
     from gdro_lab.machine import set_up_process
+    from gdro_lab.models import load_model
 
     set_up_process()
     with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,7 @@ os.environ["UNSLOTH_MIXED_PRECISION"] = (
     "bfloat16"  # in its words: compute in the weights' own precision
 )
 
-from gdro.trl.unsloth import import_unsloth
+from gdro_lab.models import import_unsloth
 
 import_unsloth()
 # without a GPU, unsloth leaves TRL alone unless asked

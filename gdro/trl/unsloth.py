@@ -1,4 +1,4 @@
-"""Unsloth: imported before TRL, and checked, since it changes TRL's trainer.
+"""Unsloth, which changes TRL's trainer, checked.
 
 Where one of its patches does not fit, it logs that and goes on with completions of the base model.
 So the trainer stops if a part that it relies on is missing.
@@ -7,11 +7,9 @@ So the trainer stops if a part that it relies on is missing.
 from __future__ import annotations
 
 import os
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # TRL must not be imported before Unsloth
+if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from trl import GRPOConfig, GRPOTrainer
 
@@ -22,28 +20,6 @@ REFUSED_VARIABLES = (
     "UNSLOTH_GRPO_LOSS_AGGREGATION",
     "UNSLOTH_VLLM_MERGED_ROLLOUT",
 )
-
-
-def import_unsloth(standby: bool = False) -> ModuleType:
-    """Import and return Unsloth, which replaces TRL's trainers.
-
-    Args:
-        standby: whether its vLLM engine sleeps while the optimizer works, which it reads at its
-            import.
-
-    Raises:
-        ImportError: if TRL was imported before.
-    """
-    if "unsloth" not in sys.modules and "trl" in sys.modules:
-        raise ImportError("trl was imported before unsloth; restart, and call load_model first")
-    if standby:  # with the given share of the memory, not Unsloth's own
-        os.environ["UNSLOTH_VLLM_STANDBY"] = "1"
-        os.environ["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] = "1"
-    # its sampler is compiled with a CUDA toolkit, where one is found
-    os.environ.setdefault("UNSLOTH_VLLM_NO_FLASHINFER", "1")
-    import unsloth
-
-    return unsloth
 
 
 def is_unsloths(trainer_class: type) -> bool:

@@ -12,7 +12,7 @@ from gdro.checks import (
     Refusal,
     options,
 )
-from gdro.trl.models import ModelOptions
+from gdro_lab.models import ModelOptions
 from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict, check_written
 from gdro_lab.tasks.world import BaseSettings, find_yaml
 

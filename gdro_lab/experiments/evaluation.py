@@ -17,7 +17,6 @@ import torch
 
 from gdro.checks import check_array
 from gdro.metrics import count_distinct, is_correct
-from gdro.trl.models import stop_tokens
 from gdro_lab import numerics
 from gdro_lab.experiments.blocks import EvaluationChoice
 from gdro_lab.experiments.memorization import first_of_each_family
@@ -41,6 +40,7 @@ from gdro_lab.machine import (
     own_processes,
     report_progress,
 )
+from gdro_lab.models import stop_tokens
 from gdro_lab.tasks import Split, load_split, prompt_token_ids
 from gdro_lab.tasks.pretrained import merged_model
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from gdro.checks import Refusal
-from gdro.trl.unsloth import import_unsloth
 from gdro_lab.experiments.records import identity_of, read_training
 from gdro_lab.experiments.run import Parts, Run
 from gdro_lab.experiments.spelling import import_methods
 from gdro_lab.failures import at_the_door
 from gdro_lab.machine import only_process_in, own_processes
+from gdro_lab.models import import_unsloth
 from gdro_lab.tasks import draw_task, load_split
 from gdro_lab.tasks.cache import find_made
 from gdro_lab.tasks.cold_start import cold_start

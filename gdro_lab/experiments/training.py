@@ -29,7 +29,6 @@ from transformers import TrainerCallback
 
 from gdro.checks import Refusal, check
 from gdro.files import LEDGER, replace_text, write_ledger
-from gdro.trl.models import load_model
 from gdro_lab import numerics
 from gdro_lab.experiments.callbacks import ProgressLines, StepCosts, used_gib
 from gdro_lab.experiments.records import (
@@ -45,6 +44,7 @@ from gdro_lab.experiments.records import (
 from gdro_lab.experiments.run import Parts, Run
 from gdro_lab.failures import at_the_door
 from gdro_lab.machine import arithmetic, describe_machine, free_port
+from gdro_lab.models import load_model
 from gdro_lab.tasks import load_split
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from gdro.checks import Refusal
 from gdro.files import files_in
-from gdro.trl.models import load_model, stop_tokens
 from gdro_lab.experiments.records import identity_of
 from gdro_lab.failures import at_the_door
 from gdro_lab.loop import Reward, Rows
+from gdro_lab.models import load_model, stop_tokens
 from gdro_lab.tasks.answers import style_of
 from gdro_lab.tasks.pretrained import find_model, model_identity
 from gdro_lab.tasks.tiny import tiny_base

@@ -123,7 +123,7 @@ def _teach(
     from datasets import Dataset
     from transformers import Trainer
 
-    from gdro.trl.models import load_model
+    from gdro_lab.models import load_model
 
     loaded = load_model(folder, seed=choice.seed, attn_implementation=fast_attention())
     adapter = peft.LoraConfig(

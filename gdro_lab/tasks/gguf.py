@@ -29,7 +29,7 @@ def load_gguf(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
         raise ValueError(f"source {str(path)!r} needs the package gguf: pip install gguf")
     import transformers
 
-    from gdro.trl.models import prepare
+    from gdro_lab.models import prepare
 
     folder = str(path.parent)
     try:

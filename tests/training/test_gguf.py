@@ -18,7 +18,7 @@ from tiny_run import arguments
 
 from gdro.files import file_hash
 from gdro.trainer import GDROConfig, GDROTrainer
-from gdro.trl.models import choose_padding
+from gdro_lab.models import choose_padding
 from gdro_lab.tasks import pretrained
 from gdro_lab.tasks.gguf import load_gguf
 from gdro_lab.tasks.pretrained import PACKAGED, find_model, model_identity, packaged_model

@@ -11,7 +11,7 @@ from datasets import Dataset
 from tiny_run import arguments
 
 from gdro.trainer import GDROConfig, GDROTrainer
-from gdro.trl.models import load_model
+from gdro_lab.models import load_model
 from gdro_lab.tasks.pretrained import merged_model
 
 

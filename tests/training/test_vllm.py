@@ -23,12 +23,12 @@ from sharded_run import tied_model
 from tiny_models import byte_tokenizer, save_tiny_model, untie
 from tiny_run import half_right, make_task
 
-from gdro.trl.models import stop_tokens
 from gdro_lab.cpu_engine import keep_matrix
 from gdro_lab.experiments import evaluation as evaluate
 from gdro_lab.experiments.blocks import EvaluationChoice
 from gdro_lab.experiments.evaluation import evaluate_model
 from gdro_lab.machine import free_port
+from gdro_lab.models import stop_tokens
 from gdro_lab.tasks import Split, prompt_token_ids
 
 needs_vllm = needs("vllm")

@@ -9,14 +9,16 @@ in TRL's place, and must come first:
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from gdro.checks import Float, check, options
-from gdro.trl.unsloth import import_unsloth
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -183,6 +185,28 @@ def _load_by_unsloth(
     if chosen.kind == "unsloth-lora":
         model = unsloth.FastLanguageModel.get_peft_model(model, **shared | lora)
     return LoadedModel(model, tokenizer, None)
+
+
+def import_unsloth(standby: bool = False) -> ModuleType:
+    """Import and return Unsloth, which replaces TRL's trainers.
+
+    Args:
+        standby: whether its vLLM engine sleeps while the optimizer works, which it reads at its
+            import.
+
+    Raises:
+        ImportError: if TRL was imported before.
+    """
+    if "unsloth" not in sys.modules and "trl" in sys.modules:
+        raise ImportError("trl was imported before unsloth; restart, and call load_model first")
+    if standby:  # with the given share of the memory, not Unsloth's own
+        os.environ["UNSLOTH_VLLM_STANDBY"] = "1"
+        os.environ["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] = "1"
+    # its sampler is compiled with a CUDA toolkit, where one is found
+    os.environ.setdefault("UNSLOTH_VLLM_NO_FLASHINFER", "1")
+    import unsloth
+
+    return unsloth
 
 
 def stop_tokens(
