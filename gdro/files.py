@@ -59,14 +59,6 @@ def parse_object(path: str | Path, text: str, **named: Any) -> dict[str, Any]:
     return value
 
 
-def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; ValueError for a name that is there twice: json would keep its last value."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError(f"an object has a name twice, among {list(fields)[:20]}")
-    return fields
-
-
 def save_state(path: str | Path, state: Mapping[str, object]) -> None:
     """Write a nested `state_dict` of plain values and arrays as JSON. Nothing is pickled."""
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gdro.checks import Refusal
-from gdro.files import without_repeats
 from gdro.inspect.projects import LOGS, flatten
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ PART = 8192  # rows read at once, so that long completions fit
 # cells that count as missing in a CSV file's columns of numbers
 MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "NULL", "null", "None"]
 MISSING += ["NaN", "nan", "-NaN", "-nan"]
-PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip", ".lz4")
 POINTER = b"version https://git-lfs.github.com/spec/"
 
 
@@ -28,31 +26,11 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
     `paths` are files, or one folder: of rollouts, or of a run of a trainer in `LOGS`.
     """
     if len(paths) == 1 and paths[0].is_dir():
-        files = _files_in(paths[0])
-        _check_others(files)
-    else:
-        for path in paths:
-            if not path.is_file():
-                raise Refusal(f"the log must be one folder, or files, got {path}")
-        files = _of_one_format(list(paths), "files")
-    named: dict[Path, Path] = {}
-    for path in files:
-        other = named.setdefault(path.resolve(), path)
-        if other is not path:
-            raise Refusal(f"the log must hold each file once, got {path} and {other}")
-    return files
-
-
-def _check_others(files: list[Path]) -> None:
-    """Refuse a folder with rollouts that would be passed over: packed, or not in a plain file."""
-    folder = files[0].parent
-    for path in sorted(folder.glob("[!.]*")):
-        kind = path.suffix.lower()
-        is_packed = kind in PACKED and Path(path.stem).suffix.lower() in READERS
-        if is_packed or kind == ".ndjson" or (kind in READERS and not path.is_file()):
-            raise Refusal(
-                f"{folder} must hold rollouts that can all be read, got {path.name}: name the files"
-            )
+        return _files_in(paths[0])
+    for path in paths:
+        if not path.is_file():
+            raise Refusal(f"the log must be one folder, or files, got {path}")
+    return _of_one_format(list(paths), "files")
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -128,17 +106,10 @@ def _check_fetched(file: Path) -> None:
             raise Refusal(f"{file} is a pointer of Git LFS: fetch the file, as with git lfs pull")
 
 
-def _check_names(names: list[str], file: Path) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise Refusal(f"{file} must have each column once, got {twice} more than once")
-
-
 def _parquet(file: Path, *_: object) -> Iterator["pd.DataFrame"]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as opened:
-        _check_names(opened.schema_arrow.names, file)
         for batch in opened.iter_batches(PART):
             yield batch.to_pandas(ignore_metadata=True)  # an index of pandas is a column too
 
@@ -148,7 +119,8 @@ def _csv(file: Path, texts: Collection[str], *_: object) -> Iterator["pd.DataFra
 
     header = pd.read_csv(file, header=None, nrows=1, dtype=str, keep_default_na=False)
     names = [name for name in header.iloc[0] if name]
-    _check_names(names, file)
+    if len(set(names)) < len(names):  # pandas would give the second another name
+        raise Refusal(f"{file} must have each column once, got {names}")
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
         with pd.read_csv(
@@ -176,7 +148,7 @@ def _jsonl(file: Path, _: Collection[str], project: str | None) -> Iterator["pd.
             if not line.strip():
                 continue
             try:
-                row = json.loads(line, object_pairs_hook=without_repeats)
+                row = json.loads(line)
             except ValueError as error:
                 raise ValueError(f"line {place}: {error}") from None
             if not isinstance(row, dict):

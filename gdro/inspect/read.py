@@ -67,16 +67,13 @@ def read(
     reader: Reader | None = None
     for file in find_files([Path(path) for path in paths]):
         project = None if is_named else PROJECTS.get(file.name)
-        try:
-            if reader is None:
-                first = next(parts_of(file, project=project), None)
-                if first is None:  # Parquet without rows
-                    continue
-                first = with_nested(first, [*wanted, *filter(None, asked.values())])
-                reader = Reader(choose_columns(first, asked, wanted, str(file), project))
-            reader.read_file(file, parts_of(file, reader.columns.texts, project))
-        except RecursionError:
-            raise Refusal(f"{file} must not nest values deeply, got hundreds of levels") from None
+        if reader is None:
+            first = next(parts_of(file, project=project), None)
+            if first is None:  # Parquet without rows
+                continue
+            first = with_nested(first, [*wanted, *filter(None, asked.values())])
+            reader = Reader(choose_columns(first, asked, wanted, str(file), project))
+        reader.read_file(file, parts_of(file, reader.columns.texts, project))
     if reader is None or not any(len(arrays["rewards"]) for arrays in reader.files):
         raise Refusal("the log must have at least one rollout with a reward, got none")
     return reader.rollouts()
@@ -112,10 +109,9 @@ class Reader:
         if columns.step is None and columns.kind == "verl" and file.stem.isdecimal():
             arrays["steps"] = np.full(len(arrays["rewards"]), int(file.stem))
         self.steps.update(np.unique(arrays.get("steps", [])).tolist())
-        # TRL may log a batch again in a later step, and a folder of verl may hold a copy of a file
-        same = ["prompts", "texts"] if columns.kind in OF_TRL else ["prompts", "texts", "steps"]
-        if columns.kind in (*OF_TRL, "verl") and arrays.keys() >= set(same):
-            this_file = b"".join(arrays[name].tobytes() for name in same)
+        # TRL logs a batch again in the later steps that it serves
+        if columns.kind in OF_TRL and arrays.keys() >= {"prompts", "texts"}:
+            this_file = arrays["prompts"].tobytes() + arrays["texts"].tobytes()
             if this_file and this_file == self.last_file:
                 self.repeated += len(arrays["rewards"])
                 return

@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdro.files import without_repeats
-
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 LINES = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv")
@@ -263,6 +261,14 @@ def _as_written(value: Any, kind: Any) -> Any:
 
 def _is(value: Any) -> bool:
     return isinstance(value, Mapping)
+
+
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; ValueError for a name that is there twice: json would keep its last value."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError(f"an object has a name twice, among {list(fields)[:20]}")
+    return fields
 
 
 def _parse(text: str) -> Any:

@@ -1,6 +1,5 @@
 """The same rollouts in every kind of log: shares are those counted here, by loops over groups."""
 
-import json
 import os
 import subprocess
 import sys
@@ -335,12 +334,3 @@ def test_a_full_disk_leaves_no_picture(tmp_path):
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.splitlines()[-1].startswith("gdro inspect: out must be")
     assert not list(tmp_path.glob("*.png")) + list(tmp_path.glob(".*.png"))
-
-
-def test_a_log_that_its_trainer_counted_otherwise_says_so(tmp_path):
-    folder = write_trl(tmp_path, [trl_rows(1)])
-    summary = gdro.inspect.summarize(gdro.inspect.read(folder))
-    (tmp_path / "inspect.json").write_text(json.dumps(summary))
-    assert "trainer itself" not in gdro.inspect.inspect_logs([folder])
-    (tmp_path / "inspect.json").write_text(json.dumps(summary | {"rollouts": 32}))
-    assert "trainer itself" in gdro.inspect.inspect_logs([folder / "completions"])
