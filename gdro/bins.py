@@ -209,10 +209,9 @@ def check_kind(name: str, uid: int | str, known: Iterable[int | str]) -> None:
 
 
 def make_bins(bins: DifficultyBins | Mapping[str, object] | None, preset: str) -> DifficultyBins:
-    """The given bins, if no controller uses them, or new ones from arguments and a preset.
+    """The given bins, or new ones from arguments and a preset.
 
-    Raises:
-        ValueError: for bins in use, as two controllers would mix their histories.
+    ValueError for bins in use, as two controllers would mix their histories.
     """
     if isinstance(bins, DifficultyBins):
         if bins.in_use:

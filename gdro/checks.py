@@ -82,8 +82,7 @@ def options(kind: Class) -> Class:
 def check(name: str, value: object, kind: object = float, **bounds: float) -> Any:
     """Return `value` if it has the type `kind` and lies within the bounds (ge, gt, le, lt).
 
-    Raises:
-        ValueError: names the argument and its value.
+    Refusal names the argument and its value.
     """
     try:
         return _adapter(kind, tuple(bounds.items())).validate_python(_plain(value))
@@ -110,21 +109,13 @@ def _sentence(error: ValidationError) -> str:
 
 def short(value: object) -> str:
     """A value on one line, of at most 80 characters."""
-    try:
-        text = repr(value)
-    except ValueError:  # an integer of more digits than Python writes
-        text = f"a value of type {type(value).__name__} that is too long to write"
-    return " ".join(text.split())[:80]
+    return " ".join(repr(value).split())[:80]
 
 
 def build(name: str, kind: type[Built], given: Mapping[str, Any], **fixed: Any) -> Built:
     """`kind(**given, **fixed)`; Refusal where both have an argument, or `kind` has no such one.
 
-    Args:
-        name: of the given arguments in the message.
-        kind: the class.
-        given: arguments of a user.
-        fixed: further arguments, which the user may not set.
+    `name` is that of the given arguments in the message.
     """
     given = check(name, given, Mapping[str, object])
     twice = sorted(given.keys() & fixed.keys())
@@ -157,8 +148,6 @@ def check_array(
     The bounds are numbers or arrays of the same shape. Where `missing`, NaN may stand for a value,
     and so may None, which becomes NaN.
     """
-    if np.ma.is_masked(values):
-        raise Refusal(f"{name} must have no masked values, got {short(values)}")
     try:
         array = np.asarray(values)
         if missing and array.dtype == object and array.ndim:

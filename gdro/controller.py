@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from gdro.advantages import preset_options
 from gdro.bins import PRESETS, DifficultyBins, make_bins
 from gdro.budget import as_whole, exact_rollouts
-from gdro.checks import LARGEST, MOST, Refusal, UnknownOption, check, check_array, short
+from gdro.checks import LARGEST, MOST, UnknownOption, check, check_array, short
 from gdro.method import Method, Prompts, Run
 from gdro.plans import Observed, Plan, check_rollouts, make_batch
 from gdro.record import record_row
@@ -315,13 +315,7 @@ class GDROController(Stateful):
         answer = self.method.replay(self._prompts(by_uid), self._rng(self.step, REPLAY))
         if answer is None:
             return None
-        try:
-            places, weights = answer
-        except (TypeError, ValueError):
-            raise Refusal(
-                f"replay of method {self.name!r} must be None or a pair of positions and weights, "
-                f"got {short(answer)}"
-            ) from None
+        places, weights = answer
         count = np.size(places)
         if not count:
             return None

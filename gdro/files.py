@@ -121,9 +121,7 @@ def write_ledger(folder: Path, run: str = "") -> None:
 def fault_of(folder: Path, run: str = "") -> str | None:
     """Compare a folder with its ledger; say in a sentence what differs, or None.
 
-    Args:
-        folder: with a ledger, if it was completed.
-        run: the run that it must belong to; "" for any.
+    `run` is the run that it must belong to; "" for any.
     """
     if not (folder / LEDGER).is_file():
         return f"{folder} was not completed"

@@ -83,10 +83,8 @@ def check_rollouts(
 ) -> Given:
     """Check what a trainer gives for a plan; ValueError for what cannot be.
 
-    Args:
-        planned_P: rollouts that each prompt may bring, with extensions, by `plan.uids`.
-        group_ids, rewards, correct, losses: as for `GDROController.observe`.
-        success_threshold: a rollout is correct if its reward is greater, where `correct` is None.
+    `planned_P` are the rollouts that each prompt may bring, with extensions, by `plan.uids`; the
+    others are as for `GDROController.observe`.
     """
     group_R = check_array("group_ids", group_ids, None, 0, len(planned_P) - 1, whole=True)
     if group_R.ndim != 1:

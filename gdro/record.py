@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from gdro.checks import Refusal, short
 from gdro.files import plain
 from gdro.method import Batch
 
@@ -28,19 +27,12 @@ def record_row(
         step: batches observed before.
         batch: with the bins of the visit.
         weights_P: factors on the prompts' advantages.
-        report: of the method: entries of its own, and those of `FILLED_BY_METHODS`.
-
-    Raises:
-        ValueError: where the report has another of the row's own entries, or what JSON cannot hold.
+        report: of the method: entries of its own, and those of `FILLED_BY_METHODS`. ValueError
+            where it has another of the row's own.
     """
-    try:  # as a record has it: lists for arrays, None for what is not finite
-        written = json.dumps(dict(report), default=plain)
-        report = json.loads(written, parse_constant=lambda _: None)
-    except (TypeError, ValueError) as error:
-        raise Refusal(
-            "report of the method must hold numbers, texts and lists of them by name, got "
-            f"{short(report)}"
-        ) from error
+    # as a record has it: lists for arrays, None for what is not finite
+    written = json.dumps(dict(report), default=plain)
+    report = json.loads(written, parse_constant=lambda _: None)
     size = batch.run.num_bins + 1
     bins_P = batch.bins_P + 1  # index 0 is for prompts without a bin
     counts_B = np.bincount(bins_P, minlength=size)[1:].tolist()

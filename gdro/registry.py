@@ -46,8 +46,8 @@ def method_names() -> list[str]:
 def find_method(name: str) -> type[Method]:
     """The method registered under `name`; Refusal if there is none.
 
-    For a name not known yet, what has the entry point `gdro.methods` is imported: the published
-    methods of `gdro.peers`, and other packages, which register theirs.
+    For a name not known yet, what has the entry point `gdro.methods` is imported: `gdro.peers`, and
+    other packages.
     """
     if not isinstance(name, str):
         raise Refusal(f"method must be a name or a Method, got {short(name)}")

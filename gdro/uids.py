@@ -29,8 +29,7 @@ def as_uids(uids: ArrayLike | Sequence[str], name: str = "uids") -> np.ndarray:
         name: of the argument in the message of an error.
 
     Raises:
-        ValueError: for what has no order or no length, such as a set, a string or a generator,
-            and for uids that are neither all integers nor all strings.
+        ValueError: for what is neither, and what has no order or no length, such as a set.
     """
     if type(uids) is np.ndarray and uids.dtype.kind == "i" and uids.ndim == 1:  # not masked
         return uids
@@ -46,13 +45,7 @@ def as_uids(uids: ArrayLike | Sequence[str], name: str = "uids") -> np.ndarray:
     if all(issubclass(kind, str) for kind in kinds):
         return np.array(values, object)
     if all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
-        try:
-            return np.array(values, np.int64)
-        except OverflowError:
-            largest = max(values, key=abs)
-            raise ValueError(
-                f"{name} must fit into 64 bits, got {short(largest)}; use strings"
-            ) from None
+        return np.array(values, np.int64)
     raise ValueError(f"{name} must be all integers or all strings, got {short(values)}")
 
 
@@ -124,12 +117,8 @@ def prompt_hash(prompt: object) -> int:
 def check_prompts(uids_D: np.ndarray, hashes_D: np.ndarray, saved: Mapping[str, ArrayLike]) -> None:
     """Refuse data in which a uid of a checkpoint has another prompt. New prompts may join.
 
-    Args:
-        uids_D, hashes_D: of the data as they are.
-        saved: "uids" and "hashes" at the checkpoint.
-
-    Raises:
-        ValueError: names the first prompt that has changed; or where none is known.
+    `saved` has the "uids" and "hashes" at the checkpoint. ValueError where a prompt has changed, or
+    none is known.
     """
     before = dict(zip(saved["uids"], saved["hashes"], strict=True))  # type: ignore[arg-type]
     uids = uids_D.tolist()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import come_back, play
 
-from gdro import DifficultyBins, GDROController, Method, StaticGroups, sample_in_rounds
+from gdro import DifficultyBins, GDROController, StaticGroups, sample_in_rounds
 from gdro.advantages import group_advantages
 
 SHARP = {"k": 1, "history": 1, "hysteresis": 0.0, "edges": (0.2, 0.4, 0.6, 0.8)}
@@ -35,14 +35,6 @@ def test_a_plan_is_a_value_that_is_observed_once_and_not_after_a_state_was_loade
     for closed in (early, plan, foreign):  # the same plan, whichever copy
         with pytest.raises(ValueError, match="plan"):
             controller.observe(closed, [0, 1], [0, 1])
-
-
-def test_a_method_that_replays_nothing_is_as_one_without_an_answer():
-    class Nothing(Method):
-        def replay(self, banked, rng):
-            return np.zeros(0, int), np.zeros(0)
-
-    assert GDROController(Nothing()).replay([1, 2]) is None
 
 
 def test_a_mean_that_is_not_whole_is_spent_exactly():
@@ -290,11 +282,6 @@ def test_gdro_needs_numpy_scipy_and_pydantic_alone(method):
     assert not set(done.stdout.split()) & heavy
 
 
-def test_the_largest_number_of_rollouts_follows_the_mean():
-    runs = [GDROController("rollout", mean).run for mean in (2, 4, 8, 5e4)]
-    assert [run.n_max for run in runs] == [12, 12, 24, 100_000]
-
-
 @pytest.mark.parametrize("make", [DifficultyBins, lambda: StaticGroups([1, 2], ["a", "b"])])
 def test_bins_of_another_controller_are_refused(make):
     bins = make()
@@ -344,17 +331,6 @@ def test_the_clip_of_advantages_bounds_every_method(method):
     np.testing.assert_allclose(told[1], np.clip(told[0], -0.3, 0.3))
 
 
-def test_a_state_is_refused_where_a_mapping_of_options_differs():
-    uids = [0, 1, 2]
-    groups = [dict(zip(uids, names, strict=True)) for names in ("aab", "abb")]
-    first, second = (GDROController("family_even", groups=labels) for labels in groups)
-    again = GDROController("family_even", groups=dict(reversed(groups[0].items())))
-    state = first.state_dict()
-    again.load_state_dict(state)
-    with pytest.raises(ValueError, match="groups"):
-        second.load_state_dict(state)
-
-
 UIDS = np.arange(8)
 MEASURED = {uid: [0.5, 0.0, None, 1.0][uid % 4] for uid in range(8)}
 
@@ -371,15 +347,6 @@ def test_the_first_batch_follows_pass_rates_that_were_measured_before():
     paper = GDROController("rollout", preset="paper", pass_rates=MEASURED, pass_rate_rollouts=8)
     paper.plan(UIDS)
     assert paper.bins.assign(UIDS).tolist() == [9, 0, -1, 9] * 2  # of pass@8
-
-
-def test_groups_of_the_data_take_measured_pass_rates_too():
-    bins = StaticGroups(UIDS, ["a", "b"] * 4)
-    controller = GDROController("knapsack", bins=bins, pass_rates=MEASURED)
-    assert controller.plan(UIDS).rollouts.tolist() == (
-        GDROController("knapsack", pass_rates=MEASURED).plan(UIDS).rollouts.tolist()
-    )
-    assert bins.assign(UIDS).tolist() == [0, 1] * 4
 
 
 def test_a_wrong_pass_rate_is_outvoted():

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from helpers import own_methods
 
@@ -77,18 +76,3 @@ def test_a_batch_that_the_data_cannot_fill_is_refused(name, uids, size, named):
     with pytest.raises(ValueError, match=f"^{named}"):
         next_plan(controller, uids, size)
     assert controller.planned == 0
-
-
-@pytest.mark.parametrize(
-    "uids",
-    [
-        np.arange(50),
-        np.array(UIDS[:50], object),
-        pd.Series(UIDS[:50], index=range(50)[::-1]),  # whose labels are no positions
-        pd.Series(range(50), index=UIDS[:50]),
-    ],
-)
-def test_arrays_of_uids_are_planned_as_lists_are(uids):
-    for name in ("both", "pivotal"):
-        plan, same = (next_plan(GDROController(name), us, 10) for us in (uids, list(uids)))
-        assert plan.uids == same.uids

@@ -10,12 +10,10 @@ import pytest
 import tiny_run
 import torch
 from conftest import PATIENCE, TRAINS
-from datasets import Dataset
 from safetensors.torch import load_file
 from tiny_run import make, same_weights, trained
 from trl import GRPOConfig, GRPOTrainer
 
-from gdro import GDROController
 from gdro.files import load_state
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.checkpoints import find_checkpoint
@@ -123,8 +121,6 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, meth
         (lambda rows: None, {"group_column": "level"}, "'level'"),
         (lambda rows: None, {"pass_rate_column": "level"}, "pass_rate_column.*'level'"),
         (lambda rows: rows[0].update(rate=2.0), {"pass_rate_column": "rate"}, "pass_rates.* 2"),
-        (lambda rows: None, {"uid_column": None}, "uid_column"),
-        (lambda rows: None, {"trim_batches": "no"}, "trim_batches"),
     ],
 )
 def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, named):
@@ -182,19 +178,3 @@ def test_the_first_step_follows_a_column_of_pass_rates(base, tmp_path):
     rollouts = trainer.controller.plan(uids[:9]).rollouts
     assert rollouts[[0, 3, 6]].min() > rollouts[[1, 4, 7]].max()
     assert trainer.controller.bins.assign(uids[:3]).tolist() == [5, 0, -1]
-
-
-def test_groups_of_a_column_of_integers_can_be_ordered(base, tmp_path):
-    rows = [row | {"level": place % 3} for place, row in enumerate(tiny_run.make_task().train)]
-    options = {"bins": {"groups": [2, 1, 0]}}
-    trainer = make(base, tmp_path, rows, group_column="level", gdro_options=options)
-    assert trainer.bin_names == ["2", "1", "0"]
-    assert trainer.controller.bins.history == GDROController("grpo").bins.history
-
-
-def test_arguments_by_position_are_checked_too(base, tmp_path):
-    args = make(base, tmp_path, gdro_method="dapo").args
-    data = Dataset.from_list([dict(row) for row in tiny_run.make_task().train])
-    tools = [None] * 7 + [[max]]  # the eighth of those that follow
-    with pytest.raises(ValueError, match="tools"):
-        GDROTrainer(base, tiny_run.half_right, args, data, *tools)

@@ -76,11 +76,7 @@ def choose_columns(
 ) -> Columns:
     """Choose the columns that are read, by what the first rows of the first file have.
 
-    Args:
-        first: those rows.
-        asked, rewards: the columns that the user named, by their role.
-        file: named in messages.
-        project: whose rows were made flat.
+    `asked` and `rewards` are those that the user named; rows of a `project` were made flat.
     """
     present = list(first)
     kind = project or _kind_of(present)

@@ -57,12 +57,7 @@ def count_cells(
 
 
 def fit_distributions(counts_BK: np.ndarray, likelihood_KM: np.ndarray) -> np.ndarray:
-    """The distribution of pass rates under which the counts are most probable, by EM, (B, M).
-
-    Args:
-        counts_BK: groups in each cell.
-        likelihood_KM: of each cell at each pass rate.
-    """
+    """The distribution of pass rates under which the counts are most probable, by EM, (B, M)."""
     shares_BK = counts_BK / counts_BK.sum(axis=1, keepdims=True)
     points = likelihood_KM.shape[1]
     weights_BM = np.full((len(counts_BK), points), 1 / points)
@@ -115,12 +110,7 @@ def share_interval(is_G: np.ndarray, prompts_G: np.ndarray) -> tuple[float, floa
 
 
 class PassRates:
-    """The distribution of pass rates behind some groups: `weights_M` at the rates in `grid_M`.
-
-    Args:
-        trials_G, hits_G, prompts_G: as for `count_cells`.
-        seed: of the bootstrap.
-    """
+    """The distribution of pass rates behind some groups: `weights_M` at the rates in `grid_M`."""
 
     def __init__(
         self, trials_G: np.ndarray, hits_G: np.ndarray, prompts_G: np.ndarray, seed: int = 0
@@ -138,10 +128,7 @@ class PassRates:
         return self.weights_BM[0]
 
     def mean_of(self, values_FM: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Means of functions of the pass rate from 0 to 1, (F,), and their 95% intervals, (F, 2).
-
-        `values_FM` are those of the functions at each pass rate.
-        """
+        """Means of functions of the pass rate from 0 to 1, (F,), and 95% intervals, (F, 2)."""
         means_BF = (self.weights_BM @ values_FM.T).clip(0, 1)  # rounding may lead outside [0, 1]
         value_F = means_BF[0]
         tail = (1 - CONFIDENCE) / 2

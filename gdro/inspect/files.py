@@ -79,10 +79,8 @@ def parts_of(
 ) -> Iterator["pd.DataFrame"]:
     """Read a file, at most `PART` rows at a time, with an index from 0; Refusal if it is cut.
 
-    Args:
-        file: of a format of `READERS`.
-        texts: columns whose cells are texts in a CSV file, too, where 07 and 7 differ.
-        project: whose nested rows are made flat.
+    `texts` are columns whose cells are texts in a CSV file, too, where 07 and 7 differ; of a
+    `project`, nested rows are made flat.
     """
     start = 0
     try:

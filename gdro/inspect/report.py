@@ -31,13 +31,8 @@ OF_TRAINER = About()
 def summarize(rollouts: Rollouts, threshold: float | None = None, seed: int = 0) -> dict[str, Any]:
     """Summarize a log: all that the page says of it, as plain JSON values.
 
-    Args:
-        rollouts: of the log.
-        threshold: a rollout is correct if its reward is greater; see `choose_threshold` for None.
-        seed: of the bootstrap.
-
-    Raises:
-        Refusal: where no group has two rollouts.
+    A rollout is correct if its reward is above `threshold`; see `choose_threshold` for None.
+    Refusal where no group has two rollouts.
     """
     chosen = choose_threshold(rollouts.rewards_R) if threshold is None else threshold
     if chosen is not None:

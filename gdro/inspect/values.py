@@ -55,14 +55,9 @@ def numbers(
     missing: bool = False,
     low: float = -math.inf,
 ) -> np.ndarray:
-    """A column as floats, (R,); Refusal for the first value that does not fit.
+    """A column as floats, (R,), at least `low`; Refusal for the first value that does not fit.
 
-    Args:
-        column: of some rows.
-        file: named in messages.
-        whole: whether they must be integers.
-        missing: whether NaN and None stand for no value.
-        low: the least that they may be.
+    `whole` for integers, `missing` where NaN and None stand for no value; `file` is for messages.
     """
     numbers_R = np.full(len(column), np.nan)
     most = 2**53 if whole else LARGEST  # above it, floats are no longer exact

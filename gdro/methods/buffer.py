@@ -31,12 +31,9 @@ def replay_weights(rates_P: np.ndarray, scale: float, least: float = 0.1) -> np.
 
 
 def is_whole(text: Sequence[int], ends: Collection[int], specials: Collection[int]) -> bool:
-    """Whether a completion has tokens, then one that ends it, and no special token before that.
+    """Whether a completion has tokens, then one of `ends`, and no special token before that.
 
-    Args:
-        text: its token ids, without what fills it up.
-        ends: ids of the tokens that end a text.
-        specials: ids that the decoder leaves out, such as padding.
+    `specials` are ids that the decoder leaves out, such as padding.
     """
     if len(text) < 2 or text[-1] not in ends:
         return False
@@ -65,13 +62,7 @@ class ReplayBuffer:
         return list(self.texts)
 
     def add(self, uid: Hashable, text: Iterable[int], key: str) -> None:
-        """Keep a success of a prompt, unless one with the same key is kept already.
-
-        Args:
-            uid: of the prompt.
-            text: tokens of the completion, the one that ends it included.
-            key: the decoded text.
-        """
+        """Keep a success, with the token that ends it, unless the decoded text `key` is kept."""
         texts = self.texts.setdefault(uid, {})
         if key in texts:
             return
@@ -83,14 +74,10 @@ class ReplayBuffer:
     def rows(
         self, positions: np.ndarray, weights: np.ndarray
     ) -> tuple[list[Hashable], list[tuple[int, ...]], np.ndarray]:
-        """Return the kept texts of some prompts, for the loss.
+        """Uid, tokens and weight of every kept text of some prompts, for the loss.
 
-        Args:
-            positions: of the prompts in `uids`, as `GDROController.replay` gives them.
-            weights: (N,), one for each position, which its kept texts share.
-
-        Returns:
-            Uid, tokens and weight of every text that is kept for these prompts.
+        `positions` are places in `uids`, as of `GDROController.replay`, and `weights` what the kept
+        texts of each share.
         """
         uids = self.uids
         uids_R: list[Hashable] = []

@@ -45,17 +45,7 @@ class PivotalReplay(Pivotal):
     def replay_some(
         self, banked: Prompts, may_P: np.ndarray, size: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Draw prompts of the buffer evenly among some of them, and weigh them.
-
-        Args:
-            banked: as for `replay`.
-            may_P: which of them may be replayed, (P,) booleans.
-            size: prompts wanted; fewer where fewer may be replayed.
-            rng: as for `replay`.
-
-        Returns:
-            As of `replay`.
-        """
+        """As `replay`, of `size` prompts at most, drawn evenly among those that may be, (P,)."""
         if len(banked) < self.start_at:
             return None
         self.replays_D = self.grow(self.replays_D, banked.rows_P)

@@ -170,10 +170,6 @@ class RolloutAdversary(Stateful):
         """
         counts_B = self._counts(bin_counts)
         rollouts_B = checks.check_array("rollouts", rollouts, counts_B.shape, whole=True)
-        wrong = rollouts_B[~np.isin(rollouts_B, (0, *self.arms))]
-        if len(wrong):
-            arms_said = f"0 or from {self.n_min} to {self.n_max}"
-            raise checks.Refusal(f"rollouts must be {arms_said}, got {wrong[0]}")
         observed_B = checks.check_array(
             "observed", observed, counts_B.shape, -checks.LARGEST, checks.LARGEST, missing=True
         )

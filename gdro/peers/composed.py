@@ -111,12 +111,11 @@ def _part(role: str, spelled: MethodPart, made: list[tuple[MethodPart, Method]])
     if part is None:
         part = make_method(name, "default", options)
         made.append((whole, part))
-    if name != "grpo" and not any(part.overrides(hook) for hook in HOOKS[role]):
-        raise ValueError(f"{role} must name a method with {role} of its own, got {name!r}")
-    if role == "draw" and name != "grpo" and not part.draws:  # an option may switch it off
-        raise ValueError(
-            f"draw must name a method that draws with these options, got {short(spelled)}"
-        )
+    has_own = any(part.overrides(hook) for hook in HOOKS[role])
+    if role == "draw":  # which an option may switch off
+        has_own = part.draws
+    if name != "grpo" and not has_own:
+        raise ValueError(f"{role} must name a method with {role} of its own, got {short(spelled)}")
     if part.waits:
         raise ValueError(f"{role} must name a method that steps after each batch, got {name!r}")
     if part.replays:

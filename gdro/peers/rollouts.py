@@ -20,10 +20,8 @@ def best_rollouts(
 ) -> np.ndarray:
     """Rollouts that take the largest marginal gains within a budget, ties at random, (P,).
 
-    Args:
-        gains_PN: what the (low + 1)-th, … rollout of each prompt is worth; falling along N.
-        low: rollouts that every prompt gets.
-        budget: rollouts in all.
+    `gains_PN` say what the (low + 1)-th, … rollout of each prompt is worth, falling along N; every
+    prompt gets `low`.
     """
     left = min(budget - low * len(gains_PN), gains_PN.size)
     if left <= 0:

@@ -20,13 +20,7 @@ from gdro.trl.values import LossInputs, Signal, has_spread, learned_mask
 def observe(
     controller: GDROController, plan: Plan, samples: Samples, losses_R: np.ndarray | None = None
 ) -> tuple[Signal, Mapping[str, Any] | None]:
-    """Tell the controller what came back for a plan.
-
-    Args:
-        controller: that made the plan.
-        plan: in flight.
-        samples: all rollouts of the plan.
-        losses_R: surrogate losses of all rollouts; None where the controller takes −A.
+    """Tell the controller what came back for a plan in flight.
 
     Returns:
         What is trained on, and the controller's row of the record; None without any reward.

@@ -113,8 +113,7 @@ def close_checkpoint(trainer: GRPOTrainer) -> None:
 def load_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
     """Take up what `save_own_state` has written.
 
-    Raises:
-        ValueError: where the prompts of the data set, or settings by which they come, have changed.
+    Refusal where the prompts of the data set, or settings by which they come, have changed.
     """
     if trainer.args.sync_ref_model:
         logger.warning(
@@ -161,10 +160,8 @@ def find_checkpoint(
         run: the run that it must belong to; "" for any, and for GRPOTrainer's, without a ledger.
 
     Returns:
-        Its folder; None where no checkpoint was completed.
-
-    Raises:
-        ValueError: if the given one is broken, or all that were completed are.
+        Its folder; None where no checkpoint was completed. Refusal if the given one is broken, or
+        all that were completed are.
     """
     if isinstance(given, bool):  # other names, such as checkpoint-4.bak, are people's own
         folders = [f for f in Path(output_dir).glob("checkpoint-*") if step_of(f) is not None]

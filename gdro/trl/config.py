@@ -4,11 +4,10 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import datasets
 import numpy as np
-from pydantic import Field
 from trl import GRPOConfig, GRPOTrainer
 
 from gdro.advantages import preset_options
@@ -23,15 +22,6 @@ IMAGES = {"image", "images"}
 BEYOND_TEXT = {"tools", "rollout_func", "environment_factory", *IMAGES}
 
 
-Name = Annotated[str, Field(min_length=1)]
-KINDS: dict[str, Any] = {  # types of the options that nothing else checks
-    "success_reward": Name | None,
-    "uid_column": Name,
-    "group_column": Name | None,
-    "pass_rate_column": Name | None,
-    "trim_batches": bool,
-    "log_bins": bool,
-}
 # the options that are read once, when a trainer is made
 READ_ONCE = (
     "gdro_method",
@@ -129,11 +119,7 @@ def choices_of(args: GDROConfig) -> dict[str, str]:
 
 
 def follow(trainer: GRPOTrainer) -> None:
-    """Take over what TRL reads anew in each step, and refuse other changes of a made trainer.
-
-    Raises:
-        ValueError: names the option, with both values.
-    """
+    """Take over what TRL reads anew in each step; ValueError for any other change."""
     run = trainer.controller.run
     if "scale_rewards" not in options_of(trainer.args):
         kind = Literal["group", "batch", "none"]
@@ -155,16 +141,8 @@ def make_controller(
 ) -> GDROController:
     """The controller that a `GDROConfig` asks for; with a group_column, its bins are the groups.
 
-    Args:
-        args: of the trainer.
-        dataset: to train on, and its uids.
-        uids_D: of the prompts of the data set.
-
-    Raises:
-        ValueError: for options that the controller, the bins or the method do not take.
+    ValueError for options that the controller, the bins or the method do not take.
     """
-    for name, kind in KINDS.items():
-        check(name, getattr(args, name), kind)
     chosen: dict[str, Any] = {"seed": args.seed, "scale_rewards": args.scale_rewards}
     chosen |= preset_options(args.gdro_preset)
     if args.advantage_std:
@@ -245,11 +223,7 @@ def check_all(
 
 
 def check_training(args: GDROConfig, controller: GDROController) -> None:
-    """Refuse settings with which a training could not be resumed, grouped or generated.
-
-    Raises:
-        ValueError: names the option and its value.
-    """
+    """Refuse settings with which a training could not be resumed, grouped or generated."""
     method = controller.method
     choice = f"gdro_method={controller.name!r}"
     if args.n_gpu > 1:  # transformers would wrap the model in DataParallel
@@ -302,17 +276,7 @@ def check_data(
     dataset: datasets.Dataset | datasets.IterableDataset | None,
     arguments: Mapping[str, object],
 ) -> None:
-    """Refuse data that the method cannot use.
-
-    Args:
-        args: of the trainer.
-        method: of its controller.
-        dataset: to train on.
-        arguments: further ones of GRPOTrainer, by name.
-
-    Raises:
-        ValueError: names the option, the column or the size.
-    """
+    """Refuse data that the method cannot use; `arguments` are further ones of GRPOTrainer."""
     choice = f"gdro_method={args.gdro_method!r}"
     refused: set[str] = set()
     if method.samples_again:

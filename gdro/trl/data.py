@@ -53,10 +53,8 @@ def read_uids(dataset: datasets.Dataset | datasets.IterableDataset, column: str)
 
     Where the column is missing, the uid of a row is a hash of all its columns: the same in every
     session and order. Equal rows are numbered (`…#2`), so that each has a history of its own; in a
-    stream, where nobody can count them, they are one prompt.
-
-    Raises:
-        ValueError: for a column that repeats a uid, and for what is not a data set.
+    stream, where nobody can count them, they are one prompt. ValueError for a column that repeats
+    a uid, and for what is not a data set.
     """
     if isinstance(dataset, datasets.IterableDataset):
         known = dataset.column_names or ()

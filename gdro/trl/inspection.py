@@ -34,10 +34,7 @@ NO_GROUPS = Groups(
 def groups_of(plan: Plan, samples: Samples, step: int) -> Groups:
     """The groups of at least two rollouts that came back for a plan; prompts by their rows.
 
-    Args:
-        plan: of the batch.
-        samples: all its rollouts.
-        step: the optimizer step that they serve, from 1, as in TRL's log.
+    `step` is the optimizer step that they serve, from 1, as in TRL's log.
     """
     scored = samples.scored()
     size = len(plan)
@@ -67,11 +64,6 @@ def write_page(batches: Sequence[Groups], threshold: float, folder: str) -> None
     """Print the page's summary; write `inspect.json`, and `inspect.png` where matplotlib is there.
 
     A training does not fail because of it: its weights are not saved yet.
-
-    Args:
-        batches: of the training.
-        threshold: above which a reward is correct.
-        folder: of the training.
     """
     try:
         groups = joined(batches)

@@ -87,8 +87,7 @@ def with_costs(
 ) -> dict[str, Any]:
     """The row of a batch in the trainer's record: the controller's, with what the batch has cost.
 
-    Raises:
-        ValueError: where the method's report has one of the trainer's entries.
+    ValueError where the method's report has one of the trainer's entries.
     """
     about = {
         "global_step": global_step,

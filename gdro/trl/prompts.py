@@ -79,9 +79,8 @@ def uids_kept(trainer: GRPOTrainer) -> Iterator[None]:
 def collate(collator: Callable[[list], list], column: str, rows: list[dict]) -> list[dict]:
     """Apply a collator to rows, and keep the column of uids, which it may leave out.
 
-    Raises:
-        ValueError: for a collator that does not return a row for each that it is given, in their
-            order, so that a rollout would count for another prompt.
+    ValueError for one that does not return a row for each that it is given, in their order: a
+    rollout would count for another prompt.
     """
     uids = [row.get(column) for row in rows]  # before, since it may change the rows themselves
     collated = collator(rows)
@@ -106,15 +105,7 @@ def plan_batch(trainer: GRPOTrainer, inputs: Sequence[Row]) -> tuple[PromptBatch
 
 
 def next_prompts(trainer: GRPOTrainer, inputs: Sequence[Row]) -> PromptBatch:
-    """The prompts of the next batch.
-
-    Args:
-        trainer: a GDROTrainer, whose method may choose them.
-        inputs: TRL's rows for this process, each prompt `num_generations` times.
-
-    Raises:
-        ValueError: for an order of one's own that a method which chooses would pass over.
-    """
+    """The prompts of the next batch: those of TRL's rows `inputs`, or the method's own."""
     controller = trainer.controller
     method = controller.method
     if not chooses_prompts(method):

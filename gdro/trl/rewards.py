@@ -79,15 +79,14 @@ def judge(
 ) -> Samples:
     """Rollouts with the weighted sum of their rewards, and which of them are correct.
 
+    One whose sum, or whose value of `success`, is not finite has no reward.
+
     Args:
         rewards_RF: NaN where a function gave none.
         group_ids_R: position of each rollout's prompt.
         weights_F: of the functions.
         success: place of the function that says what is correct; None for the sum.
         threshold: above which a rollout is correct.
-
-    Returns:
-        The rollouts. One whose sum, or whose value of `success`, is not finite has no reward.
     """
     rewards_RF = rewards_RF.cpu()
     rewards_R = (rewards_RF * weights_F.cpu()).nansum(dim=1)

@@ -10,7 +10,7 @@ rounds needs the rewards before it knows what it trains on. So a step has two pa
    called again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -19,7 +19,6 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from gdro.rounds import Outcomes, sample_in_rounds
-from gdro.trl.config import IMAGES
 from gdro.trl.prompts import plan_batch
 from gdro.trl.step import Step, TrainBatch, own_share, split_rollouts
 from gdro.trl.values import Cost, PromptBatch, Row, copy_of, replaced
@@ -30,12 +29,7 @@ MOST_BATCHES = 100  # in one step, for a method that is never ready
 def sample_step(trainer: GRPOTrainer, inputs: list[Row]) -> Step:
     """Sample, reward and observe batches until the method lets the optimizer step.
 
-    Args:
-        trainer: a GDROTrainer.
-        inputs: TRL's rows for this process.
-
-    Raises:
-        ValueError: for a method that is never ready, also because no reward comes.
+    ValueError for a method that is never ready, also because no reward comes.
     """
     step = Step()
     for _ in range(MOST_BATCHES):
@@ -80,7 +74,6 @@ def _sample(trainer: GRPOTrainer, batch: PromptBatch, new_R: np.ndarray, step: S
     `own_share` says which of them come twice.
     """
     rows = batch.read(own_share(new_R, trainer.accelerator))
-    _check_text(trainer.args.gdro_method, rows)
     prompts = [row["prompt"] for row in rows]
     output = trainer._generate(prompts)
     _, completion_ids, _, completions, *_ = output
@@ -92,13 +85,6 @@ def _sample(trainer: GRPOTrainer, batch: PromptBatch, new_R: np.ndarray, step: S
     uids = [batch.uids[p] for p in new_R.tolist()]
     step.add_rollouts(uids, gather_object(rollouts), rewards_RF)
     step.spent += len(rows) * trainer.accelerator.num_processes  # with rows that came twice
-
-
-def _check_text(choice: str, rows: Sequence[Mapping[str, object]]) -> None:
-    # a stream may not know its columns, so `config.check_data` may not have seen them
-    images = [name for name in sorted(IMAGES) if any(row.get(name) is not None for row in rows)]
-    if images:
-        raise ValueError(f"gdro_method={choice!r} works only with text, got {images}")
 
 
 @contextmanager

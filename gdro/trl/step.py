@@ -35,10 +35,7 @@ class Rollout(NamedTuple):
 
 
 def split_rollouts(sampled: list, extras: dict[str, list]) -> list[Rollout]:
-    """Split prompts and what `_generate` made of them, by rollout.
-
-    `extras` are columns with a value for each.
-    """
+    """Split prompts and what `_generate` made of them, and columns `extras`, by rollout."""
     prompts, prompt_ids, completion_ids, _, completions, logprobs, *_ = sampled
     size = len(prompt_ids)
     # a column of another length cannot be told apart by rollout
@@ -137,15 +134,11 @@ class Step:
         self.is_flat_R = np.append(self.is_flat_R, signal.is_flat_R)
 
     def train_batch(self, size: int, local_rows: slice) -> TrainBatch:
-        """`size` rollouts in the order in which they were sampled.
+        """`size` rollouts, of all processes, in the order in which they were sampled.
 
         Where more were sampled, those of groups with a signal are taken before others.
         Where fewer were sampled, the shortest fills the rest: with advantage 0, and no token that
         counts.
-
-        Args:
-            size: rollouts of TRL's batch, of all processes.
-            local_rows: those of this process.
         """
         # whole groups are not kept together: a group cut by `size` trains with the advantages that
         # all of it has given

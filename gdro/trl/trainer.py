@@ -75,13 +75,8 @@ class GDROTrainer(GRPOTrainer):
     rollouts of a prompt must group them by it, since groups are not equally large. Rewards that are
     None or NaN leave their row out, as in TRL.
 
-    Args:
-        model: as for GRPOTrainer, as are all that follow but for `args`.
-        reward_funcs: one or several.
-        args: a `GDROConfig`.
-        train_dataset: with a column of uids, or without (see `GDROConfig.uid_column`).
-        *more: further arguments of GRPOTrainer, in its order.
-        **named: further ones, by name.
+    Arguments are GRPOTrainer's, in its order; `args` is a `GDROConfig`, and `train_dataset` has a
+    column of uids or not (see `GDROConfig.uid_column`).
 
     Attributes:
         controller: made from the config.

@@ -54,15 +54,9 @@ def trimmed_loss(
     model: nn.Module,
     inputs: LossInputs,
 ) -> Tensor:
-    """TRL's loss on what has a gradient, scaled to that of the whole micro-batch.
+    """TRL's `loss` on what has a gradient, scaled to that of the whole micro-batch.
 
     The log gets the tokens of the micro-batch, and those of them that were computed.
-
-    Args:
-        trainer: whose settings say what has a gradient.
-        loss: TRL's, of some rows.
-        model: of which it is the loss.
-        inputs: of the whole micro-batch.
     """
     trainer.computed_tokens = 0
     kept = what_trains(trainer, inputs)
@@ -122,11 +116,8 @@ def take_rows(inputs: LossInputs, rows_N: Tensor) -> LossInputs:
 def trim_batch(inputs: LossInputs, keep: int, loss_type: str) -> tuple[LossInputs, float]:
     """`inputs` of TRL's loss with `keep` of their rows, as wide as the longest texts left.
 
-    Rows with an advantage are kept before those without, and of both the shorter.
-
-    Returns:
-        The inputs, and the factor that turns the loss on them into that on all rows, as far as it
-        depends on the weights.
+    Rows with an advantage are kept before those without, and of both the shorter. Returns too the
+    factor that turns the loss on them into that on all rows, as far as it depends on the weights.
     """
     lengths_R = inputs["completion_mask"].sum(dim=1)
     rows_N = torch.arange(len(lengths_R), device=lengths_R.device)
@@ -214,14 +205,8 @@ def logps_by_length(
     """Log-probabilities of completions, (R, length), by prompts and lengths.
 
     Rows of a prompt go together, and prompts of similar length: the same numbers as from all rows
-    at once, to rounding, with less padding; 0 where the mask is 0.
-
-    Args:
-        score: gives them for some rows and columns, as TRL's `_get_per_token_logps_and_entropies`.
-        ids_RT: prompts padded on their left with completions padded on their right.
-        mask_RT: 0 for padding.
-        length: columns of the completions.
-        batch_size: rows that are scored at once; None for all.
+    at once, to rounding, with less padding; 0 where the mask is 0. Prompts are padded on their
+    left, completions on their right. `score` gives those of at most `batch_size` rows.
     """
     prompt_R = mask_RT[:, :-length].sum(dim=1)
     text_R = mask_RT[:, -length:].sum(dim=1)

@@ -36,16 +36,7 @@ def fix_mini_batch(args: GRPOConfig) -> None:
 def check_unsloth_settings(
     on_unsloth: bool, model: str | PreTrainedModel, args: GRPOConfig
 ) -> None:
-    """Refuse what would silently change the method, before the trainer is made.
-
-    Args:
-        on_unsloth: whether the trainer is built on Unsloth's.
-        model: to train, as it was given to the trainer.
-        args: of the trainer.
-
-    Raises:
-        ValueError: names the setting.
-    """
+    """Refuse what would silently change the method, before the trainer is made."""
     engine = getattr(model, "vllm_engine", None)
     if not on_unsloth:
         if engine is not None:
@@ -77,11 +68,7 @@ def check_unsloth_settings(
 
 
 def check_unsloth_parts(trainer: GRPOTrainer, model: PreTrainedModel) -> None:
-    """Refuse to train unless all of Unsloth that a training relies on is in place.
-
-    Raises:
-        ValueError: names what is missing.
-    """
+    """Refuse to train unless all of Unsloth that a training relies on is in place."""
     engine = getattr(model, "vllm_engine", None)
     classes = type(trainer).__mro__
     unsloth_class: Any = next(kind for kind in classes if kind.__name__ == "UnslothGRPOTrainer")

@@ -1,11 +1,9 @@
 """The controller that a configuration of verl asks for, and what is refused before Ray starts."""
 
 import sys
-from pathlib import Path
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from pyarrow import parquet
+from omegaconf import DictConfig, OmegaConf
 
 from gdro.advantages import preset_options
 from gdro.checks import Refusal, build
@@ -28,7 +26,6 @@ class Check(Callback):
     def on_job_start(self, config: DictConfig, **others: object) -> None:
         try:
             controller_of(config)
-            check_batch(config)
         except ValueError as error:
             sys.exit(f"gdro: {error}")  # of a callback, Hydra ignores all other exceptions
 
@@ -36,10 +33,9 @@ class Check(Callback):
 def controller_of(config: DictConfig) -> GDROController:
     """The controller that `gdro:` asks for; n̄ is `actor_rollout_ref.rollout.n`.
 
-    Raises:
-        ValueError: for options that the controller or the method does not take, a method that needs
-            more than one generation a step, losses or kept texts, and settings of verl that would
-            bring other rollouts than those planned.
+    ValueError for options that the controller or the method does not take, a method that needs
+    more than one generation a step, losses or kept texts, and settings of verl that would bring
+    other rollouts than those planned.
     """
     chosen = OmegaConf.to_container(config.get("gdro") or OmegaConf.create(), resolve=True)
     name = chosen.get("method", "???")
@@ -70,30 +66,6 @@ def controller_of(config: DictConfig) -> GDROController:
         if is_needed:
             raise Refusal(f"gdro.method must not need {need}, which verl cannot give, got {name!r}")
     return controller
-
-
-def check_batch(config: DictConfig) -> None:
-    """Refuse a batch larger than the training data: verl would divide by no batches an epoch.
-
-    Files that are not here, or neither Parquet nor lines of JSON, are left to verl.
-    """
-    files = config.data.train_files
-    files = list(files) if isinstance(files, ListConfig) else [files]
-    rows = 0
-    for path in (Path(file).expanduser() for file in files):
-        if not path.is_file() or path.suffix not in (".parquet", ".jsonl"):
-            return
-        if path.suffix == ".parquet":
-            rows += parquet.read_metadata(path).num_rows
-        else:
-            rows += sum(1 for line in path.open("rb") if line.strip())
-    most = config.data.get("train_max_samples", -1)
-    rows = min(rows, most) if most > 0 else rows
-    if config.data.train_batch_size > rows:
-        raise Refusal(
-            "data.train_batch_size must be at most the rows of data.train_files, "
-            f"{rows}, got {config.data.train_batch_size}"
-        )
 
 
 def scale_of(config: DictConfig) -> str:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gdro import GDROController, Method, find_method, method_names, register
+from gdro import GDROController, Method, find_method, method_names
 from gdro.registry import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs/methods.md"
@@ -73,12 +73,6 @@ def test_nonsense_is_refused_by_the_name_of_the_method(name, value):
 
     with pytest.raises(ValueError, match=f"{name} of method 'Answers'"):
         step()
-
-
-def test_a_name_is_taken_once():
-    for name in ("Other", "GRPO"):  # a copy with the class's name is refused too
-        with pytest.raises(ValueError, match="grpo"):
-            register("grpo")(type(name, (Method,), {}))
 
 
 PACKAGE = """

@@ -148,17 +148,6 @@ def test_rollouts_are_the_best_of_all_divisions(name, low, value, rates):
     assert worth[-1] == pytest.approx(max(worth))
 
 
-def test_knapsack_gives_new_prompts_the_mean_also_where_groups_are_named():
-    uids = np.arange(5)
-    rollouts = []
-    for bins in (None, StaticGroups(uids, ["a"] * 5)):
-        given = {} if bins is None else {"bins": bins}
-        controller = GDROController("knapsack", 4, seed=0, **given)
-        visit(controller, uids[:2], [4, 4])
-        rollouts.append(controller.plan(uids).rollouts.tolist())
-    assert rollouts[0] == rollouts[1]
-
-
 @pytest.mark.parametrize("name", ["knapsack", "exgrpo", "dbb", "greso"])
 def test_a_prompt_that_comes_twice_counts_by_both_in_any_order(name):
     """Of uids (5, 5, 6), the first 5 has no success and the other four."""
@@ -244,15 +233,6 @@ def test_dbb_remembers_and_forgets():
     assert method.advantages(batch) == pytest.approx(expected)
 
 
-def test_dbb_has_no_surprise_where_all_visits_were_alike():
-    """After some fifty of them the discounted prior is 0 by rounding."""
-    for reward in (0, 1):
-        method, batch = method_of("dbb"), batch_of([reward] * 4)
-        for _ in range(60):
-            method.update(batch)
-        assert method.advantages(batch) == pytest.approx(np.zeros(4))
-
-
 def test_bbg_weighs_by_what_pass_at_k_can_gain():
     # u = 16 · 5/20, 16 · 4·5/(19·20), 16 · 3·4·5/(18·19·20), then .017 and .001, below .01 · 5
     batch = batch_of([0] * 4, [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1] * 4)
@@ -302,12 +282,6 @@ def test_dapo_without_sampling_again_says_what_the_loss_is_a_mean_of():
     assert told["kept"].tolist() == (2 * told["all"]).tolist()
     with pytest.raises(ValueError, match="denominator"):
         GDROController("dapo", denominator="kept")
-
-
-def test_mopps_looks_at_its_candidates_alone():
-    method = method_of("mopps", candidates=1)  # one prompt of two, whatever its rate
-    drawn = first_drawn(method, prompts_of([0.5, 0.1]))
-    assert np.mean(drawn == 0) == pytest.approx(0.5, abs=0.03)
 
 
 def test_knapsack_gives_what_is_left_to_the_unsolved():

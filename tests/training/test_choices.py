@@ -23,12 +23,6 @@ def controller_of(folder, rows=None, **changes):
     return make_controller(tiny_run.arguments(GDROConfig, folder, **changes), dataset)
 
 
-def test_choices_reach_the_controller(tmp_path):
-    run = controller_of(tmp_path, scale_rewards="none").run
-    found = run.scale_rewards, run.seed, run.advantage_std, run.advantage_clip
-    assert found == ("none", 3, "sample", None)
-
-
 def test_the_preset_of_the_paper_reaches_the_controller(tmp_path):
     paper = {"gdro_preset": "paper", "gdro_method": "prompt"}
     controller = controller_of(tmp_path, **paper)
@@ -73,12 +67,6 @@ def test_the_surrogate_losses_are_those_of_the_policy(base, tmp_path, monkeypatc
     assert divergences[-1].max() > 1e-3
 
 
-def test_the_tokens_of_the_record_are_those_of_the_training(base, tmp_path):
-    trainer = tiny_run.trained(base, tmp_path, gdro_method="both")
-    tokens = [row["tokens"] for row in trainer.record]
-    assert sum(tokens) == trainer.state.num_input_tokens_seen
-
-
 def test_what_watches_a_gpu_can_watch_a_cpu(base, tmp_path):
     from watch import Watch
 
@@ -104,13 +92,6 @@ def test_images_are_refused_where_the_policy_is_scored_again(tmp_path):
         args = tiny_run.arguments(GDROConfig, tmp_path, beta=beta, **options)
         with expected:
             check_data(args, make_controller(args).method, dataset, {})
-
-
-def test_groups_of_a_stream_are_refused_by_the_name_of_what_is_needed(tmp_path):
-    stream = Dataset.from_list([{"prompt": "1", "level": "a"}] * 8).to_iterable_dataset().map(dict)
-    args = tiny_run.arguments(GDROConfig, tmp_path, group_column="level")
-    with pytest.raises(ValueError, match=r"datasets\.Dataset"):
-        make_controller(args, stream)
 
 
 def test_a_config_without_a_method_and_one_of_trl_are_refused(tmp_path):

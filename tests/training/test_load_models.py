@@ -1,7 +1,6 @@
 """Loading: three families, full and LoRA, trained by GDROTrainer; seeds, dtypes, Unsloth."""
 
 import sys
-from unittest.mock import MagicMock
 
 import peft
 import pytest
@@ -103,40 +102,6 @@ def test_a_trained_adapter_is_saved_and_merged(folders, tmp_path):
     assert (saved.r, saved.lora_alpha, saved.target_modules) == (4, 64, {"q_proj"})
 
 
-@pytest.fixture
-def stand_in(folders, monkeypatch):
-    """A stand-in for the module unsloth, which notes its calls."""
-    unsloth, (model, tokenizer, _) = MagicMock(), load_model(folders["Qwen3"], seed=0)
-    unsloth.FastLanguageModel.from_pretrained.return_value = model, tokenizer
-    unsloth.FastLanguageModel.get_peft_model.return_value = model
-    monkeypatch.setitem(sys.modules, "unsloth", unsloth)
-    return unsloth.FastLanguageModel, model
-
-
-@pytest.mark.parametrize("kind", ["unsloth-full", "unsloth-lora"])
-def test_unsloth_is_called_as_the_kind_says(folders, stand_in, kind):
-    unsloth, model = stand_in
-    options, engine = {"gradient_checkpointing": True, "max_length": 77}, {}
-    if kind == "unsloth-lora":
-        options |= {"lora": {"r": 8}, "fast_inference": True, "quantization": "4bit"}
-        model.vllm_engine = MagicMock(shared_weights=True)
-        engine = {"fast_inference": True, "max_lora_rank": 8, "gpu_memory_utilization": 0.5}
-        engine["max_num_seqs"] = 240
-    assert load_model(folders["Qwen3"], kind=kind, seed=5, **options).peft_config is None
-    shared = {"random_state": 5, "use_gradient_checkpointing": "unsloth"}
-    assert unsloth.from_pretrained.call_args.kwargs == shared | engine | {
-        "model_name": str(folders["Qwen3"]),
-        "max_seq_length": 77,
-        "dtype": torch.bfloat16,
-        "load_in_4bit": kind == "unsloth-lora",
-        "full_finetuning": kind == "unsloth-full",
-        "use_exact_model_name": True,
-    }
-    if kind == "unsloth-lora":
-        wanted = shared | {"r": 8, "lora_alpha": 64, "lora_dropout": 0.0}
-        unsloth.get_peft_model.assert_called_once_with(model, **wanted)
-
-
 def test_unsloth_must_come_before_trl(folders, monkeypatch):
     monkeypatch.delitem(sys.modules, "unsloth", raising=False)
     with pytest.raises(ImportError, match="unsloth"):
@@ -149,15 +114,11 @@ UNSLOTH = {"kind": "unsloth-lora", "fast_inference": True}
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"kind": "qlora"}, "qlora"),
-        ({"dtype": "float16"}, "float16"),
         ({"kind": "full", "lora": {}}, "lora"),
         ({"fast_inference": True}, "fast_inference"),
         ({"quantization": "4bit", "kind": "unsloth-full"}, "quantization"),
         ({"kind": "unsloth-lora", "standby": True}, "standby"),
-        ({"max_num_seqs": 240}, "max_num_seqs"),  # no option of ours
         (UNSLOTH | {"lora": {"use_dora": True}}, "use_dora"),
-        (UNSLOTH | {"lora": {"lora_dropout": 0.1}}, "lora_dropout"),
         ({"kind": "unsloth-full", "attn_implementation": "eager"}, "attn_implementation"),
     ],
 )

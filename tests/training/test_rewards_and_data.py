@@ -24,23 +24,6 @@ from gdro.uids import check_prompts, hash_of
 pytestmark = TRAINS
 
 
-def shifted(completions, answer, **columns):
-    """Correct is 3 and wrong is 2: never below the default threshold."""
-    return [2 + value for value in half_right(completions, answer)]
-
-
-def test_rewards_that_never_cross_the_threshold_are_noticed_once(base, tmp_path, caplog):
-    with caplog.at_level(logging.WARNING, "gdro.trl.logs"):
-        make(base, tmp_path, reward=shifted, gdro_method="pivotal", max_steps=12).train()
-    [message] = [row.getMessage() for row in caplog.records]
-    assert "success_threshold" in message
-    caplog.clear()
-    with caplog.at_level(logging.WARNING, "gdro.trl.logs"):
-        options = {"gdro_options": {"success_threshold": 2.5}, "gdro_method": "pivotal"}
-        make(base, tmp_path, reward=shifted, max_steps=12, **options).train()
-    assert not caplog.records
-
-
 def test_one_success_among_hundreds_does_not_hide_the_silence(base, tmp_path, caplog):
     batches = []
 
