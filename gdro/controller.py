@@ -301,7 +301,7 @@ class GDROController(Stateful):
         """Choose prompts to train on again by their kept successes, after `observe`.
 
         Args:
-            uids: (P,), of the prompts in the trainer's replay buffer (`ReplayBuffer.uids`).
+            uids: (P,), of the prompts in the trainer's replay buffer.
 
         Returns:
             Positions in `uids` and the weights that their kept texts share, (N,) each, or None.

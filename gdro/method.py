@@ -239,7 +239,7 @@ class Method(Stateful):
 
     @property
     def replays(self) -> bool:
-        """Whether successes must be kept in a `gdro.methods.buffer.ReplayBuffer`, for `replay`."""
+        """Whether successes must be kept for `replay`, as in a `gdro_lab.buffer.ReplayBuffer`."""
         return self.overrides("replay")
 
     @property

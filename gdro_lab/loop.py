@@ -19,11 +19,11 @@ from torch import Tensor
 
 from gdro.checks import check
 from gdro.controller import GDROController
-from gdro.methods.buffer import ReplayBuffer, is_whole
 from gdro.metrics import count_distinct, is_correct
 from gdro.plans import Observed
 from gdro.rounds import sample_in_rounds
 from gdro.uids import as_uids
+from gdro_lab.buffer import ReplayBuffer, is_whole
 from gdro_lab.order import Order
 from gdro_lab.qwen3 import Cache, Model, forward
 

@@ -10,10 +10,10 @@ from helpers import visit
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import GDROController, Method, register
-from gdro.methods.buffer import ReplayBuffer, is_whole, replay_weights
-from gdro.methods.replay import PivotalReplay
+from gdro.methods.replay import PivotalReplay, replay_weights
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab import loop
+from gdro_lab.buffer import ReplayBuffer, is_whole
 
 pytestmark = TRAINS
 

@@ -1,4 +1,21 @@
-"""Pivotal, and replay of kept successes. P prompts, D prompts of the data set."""
+"""Pivotal, and replay of kept successes.
+
+A buffer keeps a few distinct correct answers of each prompt. In every step, beside the rollouts,
+some of its prompts are replayed with all their kept texts:
+
+    L = −[Σ A log π(rollout) + Σ w log π(kept text)] / (tokens of both),
+
+    w = c · max(p̂, p_least) · (1 − p̂) / (number of texts kept for the prompt),
+
+with p̂ the posterior mean of the prompt's pass rate, from the controller's counts. w fades as the
+prompt is solved, so replay stops by itself. MAPO (arXiv 1807.02322) has the same shape, with the
+probability that the policy gives to the kept texts in place of p̂.
+
+The laboratory's loop owns the buffer (`gdro_lab.buffer`); the method says which prompts to replay,
+and with which weight. In TRL and verl, methods that replay are refused.
+
+Axes: P prompts, D prompts of the data set.
+"""
 
 from typing import ClassVar
 
@@ -6,15 +23,19 @@ import numpy as np
 
 from gdro.checks import Count, NonNegative, Share, options
 from gdro.method import Batch, Prompts, Run
-from gdro.methods.buffer import replay_weights
 from gdro.methods.pivotal import Pivotal
 from gdro.registry import register
+
+
+def replay_weights(rates_P: np.ndarray, scale: float, least: float = 0.1) -> np.ndarray:
+    """c · max(p̂, p_least) · (1 − p̂): what a prompt's kept texts share, (P,)."""
+    return scale * np.maximum(rates_P, least) * (1 - rates_P)
 
 
 @register("pivotal_replay")
 @options
 class PivotalReplay(Pivotal):
-    """Pivotal, and replay of the correct answers that are kept (see `gdro.methods.buffer`).
+    """Pivotal, and replay of the correct answers that are kept (see above).
 
     In every step `prompts` of the buffer are drawn evenly among those replayed less than `most`
     times since their last visit: p̂ moves only on visits, and a rare success would be memorized.

@@ -13,7 +13,7 @@ from gdro.bins import DifficultyBins, move_bins
 from gdro.inspect.report import shares_of
 from gdro.inspect.table import Groups
 from gdro.methods import pivotal
-from gdro.methods.buffer import replay_weights
+from gdro.methods.replay import replay_weights
 from gdro.scores import debias
 from gdro_lab.teaching.exercises import SOLUTIONS, check, exercise
 from gdro_lab.toy.maps import paired_gain

@@ -17,8 +17,7 @@ import torch
 
 from gdro.checks import Count, Positive, PositiveShare, options
 from gdro.method import Batch, Prompts, Run
-from gdro.methods.buffer import replay_weights
-from gdro.methods.replay import PivotalReplay
+from gdro.methods.replay import PivotalReplay, replay_weights
 from gdro.registry import register
 from gdro_lab import loop
 

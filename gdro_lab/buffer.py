@@ -1,18 +1,4 @@
-"""A replay buffer of correct answers: kept by prompt, and trained on again.
-
-The buffer keeps a few distinct correct answers of each prompt. In every step, beside the rollouts,
-some of its prompts are replayed with all their kept texts:
-
-    L = −[Σ A log π(rollout) + Σ w log π(kept text)] / (tokens of both),
-
-    w = c · max(p̂, p_least) · (1 − p̂) / (number of texts kept for the prompt),
-
-with p̂ the posterior mean of the prompt's pass rate, from the controller's counts. w fades as the
-prompt is solved, so replay stops by itself. MAPO (arXiv 1807.02322) has the same shape, with the
-probability that the policy gives to the kept texts in place of p̂.
-
-The laboratory's loop owns the buffer; the method says which prompts to replay, and with which
-weight. In TRL and verl, methods that replay are refused.
+"""The correct answers that are kept for replay, by prompt (`gdro.methods.replay`).
 
 Rewards judge the decoded text, where special tokens do not show. So a text may earn the reward
 without an end, or with padding inside, and replay would teach just that. The loop keeps only texts
@@ -23,11 +9,6 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-
-
-def replay_weights(rates_P: np.ndarray, scale: float, least: float = 0.1) -> np.ndarray:
-    """c · max(p̂, p_least) · (1 − p̂): what a prompt's kept texts share, (P,)."""
-    return scale * np.maximum(rates_P, least) * (1 - rates_P)
 
 
 def is_whole(text: Sequence[int], ends: Collection[int], specials: Collection[int]) -> bool:
