@@ -27,8 +27,8 @@ def group_advantages(
     """(3): A_ij = (r_ij − μ_i) / (σ_i + ε) within rollout groups of any sizes, (R,).
 
     Args:
-        rewards_R: of each rollout, (R,).
-        group_ids_R: number of its group, from 0, (R,).
+        rewards_R: of each rollout.
+        group_ids_R: number of its group, from 0.
         num_groups: groups, of which some may have no rollout.
         std: "population" divides the sum of squares by n as (3) prints, "sample" by n − 1 as TRL
             does.

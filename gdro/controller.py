@@ -231,11 +231,7 @@ class GDROController(Stateful):
         return further_P
 
     def cancel(self, plan: Plan) -> None:
-        """Close a plan whose rollouts will not come back. Nothing is learned from it.
-
-        Args:
-            plan: in flight.
-        """
+        """Close a plan whose rollouts will not come back. Nothing is learned from it."""
         self._planned_rollouts(plan)  # refuses what is not in flight
         del self._open[plan.number]
 

@@ -69,13 +69,7 @@ class Run:
     def advantages(
         self, rewards_R: np.ndarray, group_ids_R: np.ndarray, num_groups: int
     ) -> np.ndarray:
-        """(3) by the rule of this run, (R,).
-
-        Args:
-            rewards_R: in any order.
-            group_ids_R: position of each rollout's prompt among `num_groups`.
-            num_groups: prompts; some may have no rollout.
-        """
+        """(3) by the rule of this run, (R,), in any order; some prompts may have no rollout."""
         return group_advantages(
             rewards_R,
             group_ids_R,
@@ -257,12 +251,7 @@ class Method(Stateful):
         return getattr(type(self), hook) is not getattr(Method, hook)
 
     def begin(self, run: Run) -> None:
-        """Take `run` and call `start`. The controller calls it, and methods made of other methods.
-
-        Raises:
-            ValueError: where `state` names an attribute that does not exist then, or one that a
-                checkpoint cannot hold.
-        """
+        """Take `run` and call `start`, as the controller and methods made of others do."""
         self.run = run  # here, so that a method's `start` need not call its base's
         self.start(run)
         self.check_kinds()  # else the first checkpoint would fail, hours later
@@ -381,15 +370,7 @@ class Method(Stateful):
         return None
 
     def grow(self, array: np.ndarray, rows_P: np.ndarray) -> np.ndarray:
-        """Lengthen an array with zeros, some of them spare, so that the rows can index it.
-
-        Args:
-            array: of this method, by row.
-            rows_P: of prompts, some of which may be new.
-
-        Returns:
-            The array itself if it is long enough.
-        """
+        """Lengthen an array with zeros, some of them spare, so that the rows can index it."""
         missing = int(rows_P.max(initial=-1)) + 1 - len(array)
         if missing <= 0:
             return array

@@ -72,8 +72,6 @@ def sample_in_rounds(
 ) -> Samples:
     """Sample a plan's rollouts, and what the method asks for when it has seen their rewards.
 
-    A method without `extend` has one round.
-
     Args:
         controller: that made the plan.
         plan: in flight; it stays so until `observe`.
@@ -106,18 +104,10 @@ def sample_in_rounds(
 def next_plan(
     controller: GDROController, uids: Sequence[int | str] | np.ndarray, size: int
 ) -> Plan:
-    """Draw the prompts of the next batch and plan their rollouts.
+    """Draw `size` of the prompts of the data set, `uids` (D,), and plan their rollouts.
 
     For a loop without an order of its own: where the method does not draw, the prompts come in
-    epochs, each in a random order, by the controller's seed.
-
-    Args:
-        controller: with any method.
-        uids: (D,), all prompts of the data set; the same list or array each time.
-        size: prompts of the batch, from 1 to D.
-
-    Returns:
-        The plan; its `uids` are the prompts, (size,).
+    epochs, each in a random order, by the controller's seed. Give the same list or array each time.
     """
     # what reads slowly, such as a column of `datasets`, is asked only for what is drawn
     is_lazy = isinstance(uids, Sequence) and not isinstance(uids, list | tuple | str | bytes)

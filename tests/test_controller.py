@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import come_back, play
 
-from gdro import DifficultyBins, GDROController, StaticGroups, sample_in_rounds
+from gdro import GDROController, sample_in_rounds
 from gdro.advantages import group_advantages
 
 SHARP = {"k": 1, "history": 1, "hysteresis": 0.0, "edges": (0.2, 0.4, 0.6, 0.8)}
@@ -280,14 +280,6 @@ def test_gdro_needs_numpy_scipy_and_pydantic_alone(method):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"torch", "transformers", "trl", "pandas", "matplotlib", "yaml", "tqdm", "gdro_lab"}
     assert not set(done.stdout.split()) & heavy
-
-
-@pytest.mark.parametrize("make", [DifficultyBins, lambda: StaticGroups([1, 2], ["a", "b"])])
-def test_bins_of_another_controller_are_refused(make):
-    bins = make()
-    GDROController("grpo", bins=bins)
-    with pytest.raises(ValueError, match="bins"):
-        GDROController("grpo", bins=bins)
 
 
 def test_a_pool_that_was_drawn_from_before_has_the_counts_of_the_loaded_state():

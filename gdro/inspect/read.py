@@ -257,7 +257,6 @@ class Reader:
                 unit="tokens" if columns.tokens is not None else "characters",
                 has_steps=has_steps,
                 has_prompts=columns.prompt is not None,
-                has_groups=columns.group is not None,
                 left_out=self.unscored,
                 notes=tuple(self._notes(has_steps, "groups" in arrays)),
             ),

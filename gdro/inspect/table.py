@@ -22,8 +22,6 @@ class About:
     has_steps: bool = True
     has_prompts: bool = True
     """Otherwise each group counts as a prompt of its own."""
-    has_groups: bool = True
-    """Whether a column says the group."""
     left_out: int = 0
     """Rows without a reward, or alone in their group."""
     notes: tuple[str, ...] = ()
@@ -75,7 +73,7 @@ class Groups:
     """Correct ones among them."""
     is_flat_G: np.ndarray
     """Whether all rewards are equal, so that GRPO's advantages are 0."""
-    lengths_G: np.ndarray | None
+    lengths_G: np.ndarray | None = None
     """Sum of the lengths of its completions."""
     computed_G: np.ndarray | None = None
     """What TRL computes of it: prompt and completion of each rollout that is not discarded."""
@@ -128,7 +126,11 @@ def form_groups(rollouts: Rollouts, threshold: float) -> Groups:
     groups_R = rollouts.groups_R
     trials_G = np.bincount(groups_R)
     if trials_G.max() < 2:
-        _refuse_singles(rollouts)
+        raise Refusal(
+            "the log must have two rollouts or more of a prompt in a step, got one each: name the "
+            "column that says the question with --prompt COLUMN, or the group with --group COLUMN "
+            "and --prompt none, or leave the column of steps out with --step none"
+        )
     correct_R = is_correct(rollouts.rewards_R, threshold)
     first_G = np.full(len(trials_G), len(groups_R))
     np.minimum.at(first_G, groups_R, np.arange(len(groups_R)))
@@ -185,18 +187,3 @@ def _computation(
         "shared_G": with_prefix(trained_R),
         "needed_G": with_prefix(trained_R & has_advantage_R),
     }
-
-
-def _refuse_singles(rollouts: Rollouts) -> None:
-    """Say why no group has two rollouts, and what to name instead."""
-    if rollouts.about.has_prompts and len(np.unique(rollouts.prompts_R)) == len(rollouts):
-        raise Refusal(
-            "the log must have several rollouts of a prompt, got a different one in each row: name "
-            "the column that says the question with --prompt COLUMN"
-            + (", or say --prompt none, as a column says the group" * rollouts.about.has_groups)
-        )
-    raise Refusal(
-        "the log must have two rollouts or more of a prompt in a step, got one each: name the "
-        "column by which they are grouped with --group, or, where rollouts of a prompt have "
-        "different steps, leave the column of steps out with --step none"
-    )

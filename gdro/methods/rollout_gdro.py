@@ -114,15 +114,13 @@ class RolloutAdversary(Stateful):
         """Rollouts for each prompt of each bin, (B,) integers, 0 for a bin without prompts.
 
         The budget is spent exactly, Σ_b c_b n_b = budget, wherever some choice of arms does so.
-        Where none does, the largest amount below it is spent.
+        Where none does, the largest amount below it is spent. With which probability each arm was
+        played is kept in `played_BN`.
 
         Args:
             bin_counts: (B,) prompts of the batch.
             budget: rollouts in all, n̄ × prompts by default.
             rng: for sampling and ties; by default from the seed.
-
-        Returns:
-            The rollouts, (B,). With which probability each arm was played is kept in `played_BN`.
         """
         counts_B = self._counts(bin_counts)
         prompts = int(counts_B.sum())

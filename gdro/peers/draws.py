@@ -15,7 +15,6 @@ from gdro.checks import (
     Count,
     Positive,
     PositiveShare,
-    Refusal,
     Share,
     Tries,
     check_array,
@@ -165,8 +164,6 @@ class Oracle(Method):
     """Share of the draw that is even over the data."""
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        if self.rates is None:
-            raise Refusal("rates must be set before drawing, got None; give a function of uids")
         p_D = check_array("rates", self.rates(pool.uids_P), pool.uids_P.shape, 0, 1)
         return mostly_in_proportion(p_D * (1 - p_D) ** (self.k - 1), self.epsilon, size, rng)
 
@@ -199,22 +196,13 @@ class FamilyEven(Method):
 
     def start(self, run: Run) -> None:
         self.owed_F = np.zeros(len(self.shares))  # prompts, over all batches so far
-        if self.shares and self.groups is None and not run.has_groups:
-            raise ValueError(
-                "shares are of named families: give groups, or StaticGroups for bins (in TRL a "
-                f"group_column), got {dict(self.shares)}"
-            )
 
     def families(self, prompts: Prompts) -> list[Any]:
         """Name of each prompt's family; its bin where nothing names them, −1 if it has none."""
         if self.groups is None:
             names = self.run.bin_names
             return [names[b] if self.run.has_groups else b for b in prompts.bins_P.tolist()]
-        uids = prompts.uids_P.tolist()
-        missing = next((uid for uid in uids if uid not in self.groups), None)
-        if missing is not None:
-            raise ValueError(f"groups must hold every uid, got none for {missing!r}")
-        return [str(self.groups[uid]) for uid in uids]
+        return [str(self.groups[uid]) for uid in prompts.uids_P.tolist()]
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         if self.shares:
@@ -230,7 +218,8 @@ class FamilyEven(Method):
         if set(names) != self.shares.keys():
             present = sorted(set(names))
             raise ValueError(
-                f"shares must name the families of the data, {present}, got {sorted(self.shares)}"
+                f"shares must name the families of the data, {present}, got {sorted(self.shares)}: "
+                "give groups, or StaticGroups for bins (in TRL a group_column)"
             )
         wanted_F = np.maximum(self._part_of(size) + self.owed_F, 0)
         counts_F = exact_rollouts(wanted_F, size, 0, size, rng)

@@ -119,11 +119,6 @@ class CoBA(Method):
 
     state = ("steps", "failure_rates")
 
-    def __post_init__(self) -> None:
-        if not self.alpha_min <= self.alpha_max < self.kappa:
-            shapes = (self.alpha_min, self.alpha_max, self.kappa)
-            raise ValueError(f"alpha_min, alpha_max and kappa must increase, got {shapes}")
-
     def start(self, run: Run) -> None:
         self.steps = 0
         self.failure_rates = np.zeros(self.window)  # failure rates of the last steps, in turn

@@ -44,11 +44,7 @@ class GDROConfig(GRPOConfig):
     All options of GRPOConfig keep their meaning; methods with advantages of their own, such as
     pivotal, do not use `scale_rewards` and `advantage_std`. β, the loss and its clip are TRL's own
     `beta`, `loss_type` and `epsilon_high`; n̄, the rollouts of a prompt on average, is
-    `num_generations`.
-
-    Raises:
-        ValueError: for a `gdro_method` that is not registered. Other options are checked by
-            `make_controller` and `check_training`, when the trainer is made.
+    `num_generations`. Options are checked when the trainer is made.
     """
 
     # what depends on other options is derived when a trainer is made (`make_controller`,

@@ -6,7 +6,6 @@ Axes: P prompts of a plan, G rollout groups of the training.
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,16 +18,6 @@ from gdro.rounds import Samples
 from gdro.trl.values import has_spread
 
 logger = logging.getLogger(__name__)
-
-
-NO_GROUPS = Groups(
-    prompts_G=np.zeros(0, int),
-    steps_G=np.zeros(0, int),
-    trials_G=np.zeros(0, int),
-    hits_G=np.zeros(0, int),
-    is_flat_G=np.zeros(0, bool),
-    lengths_G=None,
-)
 
 
 def groups_of(plan: Plan, samples: Samples, step: int) -> Groups:
@@ -48,16 +37,23 @@ def groups_of(plan: Plan, samples: Samples, step: int) -> Groups:
         trials_G=trials_P,
         hits_G=np.bincount(scored.group_ids_R, scored.correct_R, size).astype(int),
         is_flat_G=np.bincount(scored.group_ids_R, differs_R, size) == 0,
-        lengths_G=None,
     )
     return groups.take(trials_P > 1)
 
 
 def joined(batches: Sequence[Groups]) -> Groups:
     """The groups of several batches."""
-    names = [name for name, value in vars(NO_GROUPS).items() if value is not None]
-    every = [vars(groups) for groups in (NO_GROUPS, *batches)]
-    return replace(NO_GROUPS, **{name: np.concatenate([g[name] for g in every]) for name in names})
+
+    def column(name: str) -> np.ndarray:
+        return np.concatenate([np.zeros(0, int), *(getattr(groups, name) for groups in batches)])
+
+    return Groups(
+        prompts_G=column("prompts_G"),
+        steps_G=column("steps_G"),
+        trials_G=column("trials_G"),
+        hits_G=column("hits_G"),
+        is_flat_G=column("is_flat_G").astype(bool),
+    )
 
 
 def write_page(batches: Sequence[Groups], threshold: float, folder: str) -> None:

@@ -39,11 +39,8 @@ def places_of(
     """Find the rollout that each row belongs to, and the rows that are judged.
 
     A rollout may have several rows, one for each output of its agent loop, of which verl judges
-    the last.
-
-    Args:
-        keys: of the rows, {key of the prompt}_{session}_{output}; padding has a prompt of its own.
-        place_of: place in the plan of each prompt, by its key.
+    the last. Keys of rows are {key of the prompt}_{session}_{output}; padding has a prompt of its
+    own, and `place_of` has the place in the plan of each prompt.
 
     Returns:
         Row of the last output of each rollout, (K,); its place in the plan, (K,); and the number of

@@ -37,7 +37,6 @@ COARSE = torch.zeros(2, 2, dtype=torch.bfloat16)  # which numpy cannot read
         (lambda: GDROController("composed", draw={"pivotal": 3}), ("'pivotal'", "3")),
         (lambda: GDROController("promt"), ("method", "'promt'")),
         (lambda: GDROController("pivotal", k=0), ("Pivotal", "k", "0")),
-        (lambda: GDROController("coba", kappa=1.0), ("CoBA", "kappa", "1.0")),  # no room for β
         (lambda: GDROController("dars", pilot=4), ("pilot", "4")),  # no less than the budget
         (lambda: make_groups("bins", {"kk": 3}, "paper", *GROUPS), ("bins", "kk")),
         (lambda: GDROController("pivotal", foo=3), ("Pivotal", "foo", "3")),

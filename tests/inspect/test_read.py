@@ -154,11 +154,6 @@ def test_prompts_and_groups_are_told_apart_as_they_are_written(tmp_path, monkeyp
     assert counts_of(table) == counts_of(write_lines(tmp_path / "a.jsonl", rows)) == expected
 
 
-def test_a_completion_may_be_any_word(tmp_path):
-    [path] = log(tmp_path, "prompt,completion,reward\na,None,1\na,null,0\na,,0\n")
-    assert gdro.inspect.read(path).lengths_R.tolist() == [4, 4, 0]
-
-
 def test_without_steps_a_prompt_is_a_group_and_it_is_said(tmp_path):
     table = pd.DataFrame(trl_rows(1) + trl_rows(2)).drop(columns=["advantage", "step"])
     table.to_csv(tmp_path / "a.csv", index=False)

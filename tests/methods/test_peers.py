@@ -301,21 +301,6 @@ def test_a_first_visit_counts_for_the_arm_without_a_bin_in_sec():
     assert not method.values_N[1:].any()
 
 
-def test_mc_grpo_divides_by_the_median_absolute_deviation():
-    # rewards 0, 1, 4: median 1, distances 1, 0, 3, their median 1
-    advantages = method_of("mc_grpo").advantages(batch_of([0, 1, 4]))
-    assert advantages == pytest.approx(np.array([-1, 0, 3]) / 1.001)
-
-
-def test_pass_at_k_training_on_subsets_of_three():
-    # one of four correct: a subset fails with probability C(3,3)/C(4,3) = ¼, one with a given wrong
-    # rollout with C(2,2)/C(3,2) = ⅓; σ = √3/4
-    deviation = np.sqrt(3) / 4
-    advantages = method_of("passk_training", k=3).advantages(batch_of([1, 0, 0, 0]))
-    wrong = (1 / 4 - 1 / 3) / deviation
-    assert advantages == pytest.approx([1 / 4 / deviation, wrong, wrong, wrong])
-
-
 def test_exgrpo_draws_by_the_density_of_a_normal_distribution():
     method = method_of("exgrpo", rho=1.0)
     method.started = True

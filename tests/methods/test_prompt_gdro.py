@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from helpers import play
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -71,20 +70,6 @@ def test_large_steps_without_clip_or_cap_stay_finite(eta, loss):
     assert (prompt.weights() > 0).all()
     assert prompt.probabilities().sum() == pytest.approx(1)
     assert prompt.probabilities().argmax() == (0 if loss > 0 else 2)
-
-
-def test_the_row_has_the_probabilities_of_the_adversary():
-    controller = GDROController("prompt")
-    _, observed = play(controller, 0, np.arange(20), np.linspace(0, 1, 20))
-    expected = controller.method.prompt_adversary.probabilities()
-    assert observed.row["probability"] == pytest.approx(expected.tolist())
-    assert sum(observed.row["probability"]) == pytest.approx(1)
-
-
-def test_both_games_ask_for_losses_where_either_does():
-    assert GDROController("both", rollout={"utility": "loss"}).method.needs_losses
-    assert GDROController("both", signal="surrogate").method.needs_losses
-    assert not GDROController("both").method.needs_losses
 
 
 def test_one_rollout_has_no_spread():

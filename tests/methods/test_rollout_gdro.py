@@ -78,16 +78,6 @@ def test_the_printed_bandit_stays_finite_without_exploration(settings, bonus):
 
 
 @pytest.mark.parametrize("utility", ["variance", "loss"])
-@pytest.mark.parametrize("driver", ["demand", "realized"])
-def test_without_prompts_nothing_is_learned(utility, driver):
-    rollout = RolloutAdversary(3, utility=utility, price_driver=driver)
-    rollout.update([1, 2, 0], rollout.allocate([1, 2, 0]), [0.2, 0.1, np.nan])
-    before = rollout.state_dict()
-    assert np.isfinite(rollout.update([0, 0, 0], [0, 0, 0], [np.nan] * 3))
-    np.testing.assert_equal(rollout.state_dict(), before)
-
-
-@pytest.mark.parametrize("utility", ["variance", "loss"])
 def test_a_bin_does_not_learn_from_the_rewards_that_made_it(utility):
     """Prompts that failed at their first visit share a bin, where no reward varies."""
     controller = GDROController("rollout", rollout={"utility": utility})

@@ -52,18 +52,6 @@ def test_the_prior_is_that_of_the_group_where_the_data_name_groups():
     assert binned.prior_mean() == pytest.approx([0.275], abs=0.01)
 
 
-def test_a_group_that_was_not_seen_is_like_all_others():
-    bins = np.array([0, 1])
-    method = learned([0.4, 0.2], bins, run_of(num_bins=3, has_groups=True))
-    assert method.prior_mean()[2] == pytest.approx(0.3, abs=0.01)
-
-
-def test_without_data_all_prompts_are_alike():
-    method = method_of("rollout_prompts")
-    rollouts = method.allocate(batch_of(*[[0]] * 5), 20, np.random.default_rng(0))
-    assert rollouts == pytest.approx([4] * 5)
-
-
 @pytest.mark.parametrize("name", ["rollout_prompts", "pkpo_rollouts"])
 def test_the_budget_is_exact_and_every_prompt_counts_once(name):
     controller = GDROController(name, seed=0)
@@ -74,12 +62,6 @@ def test_the_budget_is_exact_and_every_prompt_counts_once(name):
         assert observed.weights * plan.rollouts == pytest.approx([4] * 16)
     # the middle is worth most
     assert plan.rollouts[6:10].min() > max(plan.rollouts[0], plan.rollouts[15])
-
-
-def test_pkpo_rollouts_has_the_advantages_of_pkpo():
-    batch = batch_of([1, 0, 0, 0], [1, 1, 0], [0, 0])
-    expected = method_of("pkpo").advantages(batch)
-    assert (method_of("pkpo_rollouts").advantages(batch) == expected).all()
 
 
 def proxy(labels, rates, seed):

@@ -17,7 +17,7 @@ from tiny_run import arguments, make, make_task, same_weights, trained
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from gdro.files import LEDGER, write_ledger
+from gdro.files import LEDGER
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.checkpoints import STATE_FILE, find_checkpoint
 
@@ -97,16 +97,6 @@ def test_a_checkpoint_that_is_saved_on_a_signal_is_whole(base, tmp_path):
     assert int(found.name.partition("-")[2]) < 6
 
 
-def test_a_checkpoint_of_another_run_is_passed_over(tmp_path):
-    for name, owner in (("checkpoint-2", "own"), ("checkpoint-4", "other")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / STATE_FILE).write_text("{}")
-        write_ledger(tmp_path / name, owner)
-    assert find_checkpoint(tmp_path, run="own") == tmp_path / "checkpoint-2"
-    with pytest.raises(ValueError, match="another run"):
-        find_checkpoint(tmp_path, tmp_path / "checkpoint-4", "own")
-
-
 def test_nothing_of_a_broken_checkpoint_is_loaded_and_the_older_one_is_resumed(
     base, checkpoints, run
 ):
@@ -181,12 +171,6 @@ def test_a_checkpoint_within_a_generation_batch_is_resumed_from_as_trl_does(base
         resumed.append(trainer)
     assert len(resumed[1].record) == 3  # the second batch was sampled twice
     assert same_weights(*resumed)
-
-
-def test_a_reference_model_that_moves_is_said_to_start_again(base, run, caplog):
-    moves = {"sync_ref_model": True, "beta": 0.1, "max_steps": 5}
-    make(base, run, **moves).train(resume_from_checkpoint=run / "checkpoint-4")
-    assert ["sync_ref_model" in row.getMessage() for row in caplog.records].count(True) == 1
 
 
 def test_a_checkpoint_of_grpo_trainer_is_a_start(base, tmp_path):

@@ -67,15 +67,6 @@ def test_the_surrogate_losses_are_those_of_the_policy(base, tmp_path, monkeypatc
     assert divergences[-1].max() > 1e-3
 
 
-def test_what_watches_a_gpu_can_watch_a_cpu(base, tmp_path):
-    from watch import Watch
-
-    trainer = tiny_run.make(base, tmp_path, gdro_method="one-two-three", max_steps=2)
-    watch = Watch(trainer)
-    trainer.train()
-    watch.check_plans()
-
-
 def test_rewards_that_are_normalized_first_are_refused_where_trls_advantages_are_replaced(tmp_path):
     own = {"multi_objective_aggregation": "normalize_then_sum", "gdro_method": "grpo"}
     args = tiny_run.arguments(GDROConfig, tmp_path, **own)

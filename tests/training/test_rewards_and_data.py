@@ -11,11 +11,10 @@ import pytest
 import tiny_run
 from conftest import TRAINS
 from datasets import ClassLabel, Dataset
-from scripted import CHATS, ROWS, text_of
+from scripted import ROWS, text_of
 from tiny_run import half_right, make, same_weights, trained
 from trl import TrlParser
 
-from gdro.groups import StaticGroups
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro.trl.callback import GDROCallback
 from gdro.trl.data import read_uids
@@ -212,15 +211,6 @@ def test_rows_that_join_leave_the_others_what_they_are(row, same, new):
     check_prompts(after.uids_D, after.hashes_D, saved)
 
 
-@pytest.mark.parametrize("kind", [str, lambda n: f"p{n}"])
-def test_uids_of_another_type_are_said_to_be_that(trained, kind):
-    saves = {"save_strategy": "steps", "save_steps": 2}
-    trained("both", **saves)
-    others = [row | {"uid": kind(row["uid"])} for row in CHATS]
-    with pytest.raises(ValueError, match=r"such as 0,.*such as 'p?0'"):
-        trained("both", rows=others, resume=True, max_steps=4, **saves)
-
-
 def test_class_labels_are_groups_by_their_names(build):
     rows = Dataset.from_list([row | {"level": row["uid"] % 3} for row in ROWS])
     rows = rows.cast_column("level", ClassLabel(names=["medium", "easy", "hard"]))
@@ -245,18 +235,6 @@ def test_the_command_line_takes_json(tmp_path):
     assert args.gdro_options == {"bins": {"k": 8}}
     with pytest.raises(ValueError, match=r"gdro_options.*'k=3'"):
         TrlParser(GDROConfig).parse_args_and_config([*words[:-1], "k=3"])
-
-
-def test_metrics_are_named_by_the_range_of_the_bin(base, tmp_path):
-    options = {"max_steps": 3, "gdro_options": {"bins": {"edges": [0.25, 0.6]}}}
-    trainer = trained(base, tmp_path, log_bins=True, **options)
-    assert trainer.bin_names == ["0-0.25", "0.25-0.6", "0.6-1"]
-    logged = {name for row in trainer.state.log_history for name in row}
-    assert {f"gdro/share/{name}" for name in trainer.bin_names} <= logged
-    assert "gdro/step" not in logged
-    few = trained(base, tmp_path, **options).state.log_history[0]
-    assert 3 <= len([name for name in few if name.startswith("gdro/")]) <= 10
-    assert StaticGroups([1, 2], ["easy", "hard"]).names == ["easy", "hard"]
 
 
 def test_the_page_names_every_key_of_the_log(base, tmp_path):
