@@ -294,6 +294,8 @@ def test_a_budget_that_is_not_whole_and_options_beside_a_method_are_refused():
         GDROController("grpo", 2.5).plan([1, 2, 3])
     with pytest.raises(ValueError, match="options"):
         GDROController(Pivotal(), k=3)
+    with pytest.raises(ValueError, match="rates"):
+        GDROController("oracle").draw([1, 2], 1)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from gdro.checks import (
     Count,
     Positive,
     PositiveShare,
+    Refusal,
     Share,
     Tries,
     check_array,
@@ -164,6 +165,8 @@ class Oracle(Method):
     """Share of the draw that is even over the data."""
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
+        if self.rates is None:
+            raise Refusal("rates must be set before drawing, got None; give a function of uids")
         p_D = check_array("rates", self.rates(pool.uids_P), pool.uids_P.shape, 0, 1)
         return mostly_in_proportion(p_D * (1 - p_D) ** (self.k - 1), self.epsilon, size, rng)
 
