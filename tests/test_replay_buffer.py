@@ -210,3 +210,8 @@ def test_a_method_that_replays_is_refused_in_trl_before_a_model_is_loaded(tmp_pa
     rows = Dataset.from_list([{"prompt": str(n)} for n in range(8)])
     with pytest.raises(ValueError, match=f"{method}.*replays"):
         GDROTrainer("no/such-model", all_right, args=args, train_dataset=rows)
+
+
+def test_raft_without_replay_trains_in_trl(base, tmp_path):
+    trainer = tiny_run.trained(base, tmp_path, gdro_method="raft", gdro_options={"prompts": 0})
+    assert len(trainer.record) == 5

@@ -16,6 +16,14 @@ def test_raft_trains_on_kept_texts_with_weight_one_and_on_nothing_else():
     assert (weights == 1).all()
 
 
+def test_raft_without_replay_trains_on_its_correct_rollouts():
+    controller = GDROController("raft", prompts=0, seed=0)
+    advantages = visit(controller, np.arange(3), [0, 1, 4])
+    assert advantages.tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
+    assert controller.replay(np.arange(1, 3)) is None
+    assert not controller.method.replays
+
+
 def test_exgrpo_waits_until_enough_prompts_are_solved():
     controller = GDROController("exgrpo", seed=0)
     hits = np.zeros(20, int)
