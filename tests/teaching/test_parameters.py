@@ -34,7 +34,6 @@ NAMES = {
     "Four signs, four random tables. Framed: what 2*0*0? needs",
     "Where the prompts of each true bin landed, in % of that bin",
     "Each player against the game that it solves",
-    "V_b(w), and the walk back from V₃(12): prompts × rollouts of each bin",
 }
 
 
@@ -106,8 +105,8 @@ CLAIMS = {
     r"differs by a factor of (\d+) between skills": lambda ns: [
         np.exp(np.ptp(np.log(ns["by_family"]["ratio"]))),
     ],
-    r"Variance: ([\d.]+) by bins, ([\d.]+) by measured variance; where .*, ([\d.]+) and ([\d.]+)": (
-        lambda ns: ns["allocated"].iloc[[0, 2], 1:].to_numpy().T.ravel()
+    r"by bins: ([\d.]+) promised, ([\d.]+) measured; by measured variance: ([\d.]+), ([\d.]+)": (
+        lambda ns: ns["allocated"].iloc[[0, 2], :2].to_numpy().ravel()
     ),
     r"jumps: (\w+) price asks for exactly (\d+)": price_met,
     r"B gets better: EXP3.P (\S+), EXP3 (\S+); where nothing changes: (\S+), (\S+)": lambda ns: [
