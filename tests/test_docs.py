@@ -18,7 +18,7 @@ from gdro_lab.experiments.profile import load_profile
 from gdro_lab.tasks import MathChoice
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = "*.md", "docs/**/*.md", "data/README.md", "notebooks/*.ipynb"
+FOLDERS = "*.md", "docs/**/*.md", "docs/*.ipynb", "data/README.md", "notebooks/*.ipynb"
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(folder))
 
 
@@ -52,6 +52,27 @@ def broken_links(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     assert list(broken_links(page)) == []
+
+
+def test_the_table_of_exercises_has_each_one_and_its_solution():
+    told = {}
+    table = (ROOT / "docs/exercises.md").read_text("utf-8")
+    for number, place, solution in re.findall(
+        r"^\| \[(\d+)\].* \| (\d) \| .* \| \d+ \| \w+ \| (.*) \|$", table, re.MULTILINE
+    ):
+        told[number, place] = solution
+        for name, path in re.findall(r"`(\w+)`\]\((.*)\)", solution):
+            source = (ROOT / "docs" / path).read_text("utf-8")
+            assert re.search(rf"^(def|class) {name}\b", source, re.MULTILINE), name
+    asked = {}
+    for page in ROOT.glob("notebooks/*.ipynb"):
+        cells = [cell.source for cell in nbformat.read(page, as_version=4).cells]
+        text = "\n".join(cells).partition("## Exercises")[2].partition("\n## ")[0]
+        for place, name in re.findall(r"^(\d)\. (?:\*\w+\.\* )?(?:`(\w+)\()?", text, re.MULTILINE):
+            asked[page.name[:2], place] = name
+    assert told.keys() == asked.keys()
+    for exercise, name in asked.items():
+        assert f"`{name}`" in told[exercise] or not name, exercise
 
 
 def options_named_in(page, title):
