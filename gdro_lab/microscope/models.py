@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gdro.checks import Refusal
 from gdro.files import files_in
 from gdro.trl.models import load_model, stop_tokens
+from gdro_lab.experiments.play import CACHE
 from gdro_lab.experiments.records import identity_of
-from gdro_lab.failures import at_the_door
 from gdro_lab.loop import Reward, Rows
 from gdro_lab.tasks.answers import style_of
 from gdro_lab.tasks.pretrained import find_model, model_identity
@@ -48,7 +47,7 @@ def open_world(
     seed: int,
     base: str | None = None,
     adapter: str | Path | None = None,
-    cache_dir: str | Path,
+    cache_dir: str | Path = CACHE,
 ) -> Population:
     """A world's training prompts, and the model that is sampled on them.
 
@@ -59,15 +58,8 @@ def open_world(
             which is trained if the cache lacks it.
         adapter: folder of a LoRA adapter of that model, such as those of data/bases.
         cache_dir: where models are kept.
-
-    Raises:
-        Refusal: an adapter, or a world of original questions, without a pretrained base.
     """
     described = read_world(world)
-    if base is None and adapter is not None:
-        raise Refusal(f"base must be given with an adapter, got None and {str(adapter)!r}")
-    if base is None and not described.has_tiny_base:
-        raise Refusal(f"base must be given for the original questions of {world!r}, got None")
     made: dict[str, Any] = {"world": described.name, "world_seed": seed}
     # the specification also says how a completion is read, which no row does
     made["spec"] = identity_of(described.model_dump(mode="json", include={"spec"}))
@@ -78,8 +70,7 @@ def open_world(
         model, tokenizer, ends = load_base(folder)
         made |= {"base": f"tiny base of {described.name}, {seed}", "model": Path(folder).name}
     else:
-        with at_the_door(f"base {base!r} with adapter {adapter!r} cannot be loaded"):
-            model, tokenizer, ends = load_base(find_model(base, cache_dir), adapter)
+        model, tokenizer, ends = load_base(find_model(base, cache_dir), adapter)
         # only original questions have a style
         style = () if described.has_tiny_base else (style_of(tokenizer),)
         task = described.spec.draw(seed, *style)

