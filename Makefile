@@ -4,7 +4,7 @@ PROFILE ?= tiny
 CORES ?= 2
 # those that teach; 05 and 06 show runs, 08 trains a pretrained model for ten minutes
 NOTEBOOKS ?= $(filter-out notebooks/05% notebooks/06% notebooks/08%,$(wildcard notebooks/*.ipynb))
-OLDEST := tests/test_trainer.py $(addprefix tests/training/test_,trimming.py rounds.py private_names.py)
+OLDEST := tests/test_trainer.py $(addprefix tests/training/test_,trimming.py same_gradient.py rounds.py private_names.py)
 BIN := .venv/bin
 READY := .venv/ready
 

@@ -204,6 +204,7 @@ def trainer_run(method: str) -> str:
         *random_model(task),
         task.train[:POOL],
         gdro_method=method,
+        trim_batches=False,  # the bits of what may be left out depend on how it is left out
         gdro_options=OPTIONS.get(method),
         max_steps=STEPS,
         per_device_train_batch_size=PROMPTS * ROLLOUTS,

@@ -92,12 +92,13 @@ def command(arguments, die_at=None):
     main(args=arguments, standalone_mode=False)
 
 
-def compare_savings(base, folder):
+def compare_savings(base, folder, beta=0.0):
     """Two trainings, with the savings and `sync_each_batch` on and off.
 
     By SGD: a step of Adam divides rounding by the gradient, however small that is.
     """
-    PartialState.set_device = as_if_gpus
+    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        PartialState.set_device = as_if_gpus
 
     def weights_of(trainer):
         return [
@@ -114,6 +115,7 @@ def compare_savings(base, folder):
             per_device_train_batch_size=8,
             gradient_accumulation_steps=2,
             trim_batches=on,
+            beta=beta,
             optim="sgd",
             learning_rate=0.1,
             accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": on}},
@@ -126,6 +128,12 @@ def compare_savings(base, folder):
         "rows": {name: trainer.rows for name, trainer in trainers.items()},
         "whole_gradients": {name: trainer.whole_gradients for name, trainer in trainers.items()},
         "moved": max(float((a - b).abs().max()) for a, b in zip(off, start, strict=True)),
+        "tokens": [
+            row["gdro/computed_tokens"] / row["gdro/batch_tokens"]
+            for row in trainers["on"].state.log_history
+            if "gdro/batch_tokens" in row
+        ],
+        "said": sorted(trainers["on"].said),
         "difference": max(float((a - b).abs().max()) for a, b in zip(off, on, strict=True)),
     }
     rank = trainers["on"].accelerator.process_index

@@ -29,7 +29,7 @@ KINDS: dict[str, Any] = {  # types of the options that nothing else checks
     "uid_column": Name,
     "group_column": Name | None,
     "pass_rate_column": Name | None,
-    "trim_batches": bool | None,
+    "trim_batches": bool,
     "log_bins": bool,
 }
 # the options that are read once, when a trainer is made
@@ -94,13 +94,11 @@ class GDROConfig(GRPOConfig):
     advantage_clip: float | None = None
     """Bound on |A| of rollouts in every method, before weighting; by default none, and 5 in preset
     "paper" (inf: none)."""
-    trim_batches: bool | None = None
-    """Leave rollouts whose advantage is 0 out of forward and backward (where beta is 0), and cut
-    micro-batches to their longest texts: the same gradient, to rounding. TRL's logs of entropy and
-    clipping are then those of the rollouts left. Where one process trains, a micro-batch
-    without any advantage is not computed at all. Default: on, except for method "grpo", which stays
-    TRL's bit for bit. With Unsloth only rows are left out. Always off for models without rotary
-    positions, such as GPT-2, whose texts change with the padding before them."""
+    trim_batches: bool = True
+    """Compute nothing that cannot change the gradient, which stays TRL's to rounding: rollouts
+    whose advantage is 0 (where beta is 0), padding, and prompts again for each of their rollouts.
+    TRL's logs of entropy and clipping are then those of the rollouts left. False: TRL bit for bit.
+    What is off for some models and settings is in docs/trainer.md, and the trainer says it once."""
 
     log_bins: bool = False
     """Log the numbers of each bin too, some forty a step; `GDROTrainer.record` always has them."""

@@ -2,8 +2,9 @@
 
 A generation batch is planned before TRL generates from it (prompt i is repeated n_i times, the
 total unchanged); the controller observes its rewards, and its advantages replace TRL's. With method
-"grpo" the controller only watches, and training is TRL's own, bit for bit (with TRL 1.14 but for
-the first weights of an adapter, which it makes before it seeds).
+"grpo" the controller only watches, and gradients are TRL's own: to rounding, from fewer tokens, or
+with trim_batches=False bit for bit (with TRL 1.14 but for the first weights of an adapter, which it
+makes before it seeds).
 
 TRL is changed by overriding its functions: here, in the order of a step. Each calls functions of
 the file of its job:
@@ -13,7 +14,8 @@ the file of its job:
     rewards            of each rollout one reward, and whether it is correct
     advantages         the controller is told, and answers with advantages
     rounds, step       methods that sample more than once for an optimizer step
-    trimming           rows without an advantage and padding are left out of the loss
+    order, trimming    rows without an advantage and padding are left out of the loss
+    prefixes           each prompt is computed once
     logs, inspection   the record, the log and the times; the page about the training
     checkpoints        whole or not resumed from, with the controller's state
 
@@ -51,6 +53,8 @@ from gdro.trl import (
     generation,
     inspection,
     logs,
+    order,
+    prefixes,
     prompts,
     rewards,
     rounds,
@@ -100,6 +104,7 @@ class GDROTrainer(GRPOTrainer):
     leaves_page = True
     _open_checkpoint: Path | None = None  # saved, and without its ledger yet
     _sampler: Sampler | None = None  # of the training
+    _buffered_inputs: list[LossInputs] | None  # TRL's: micro-batches of a generation
 
     def __init__(
         self,
@@ -137,12 +142,21 @@ class GDROTrainer(GRPOTrainer):
             self.data = self.data._replace(dataset=self.train_dataset)
         # again, as TRL alone names reward models and the rewards of environments
         config.check_success_reward(args, self.reward_func_names)
-        self.is_rotary = trimming.is_rotary(self.model)
+        padding_counts = trimming.why_padding_counts(self.model)
+        self.can_trim = not padding_counts
+        self.computed_tokens = 0  # with a gradient, of the micro-batch
+        self.said: set[str] = set()  # savings that are off
+        self.compared_ways: set[str] = set()  # of computing prompts, once each
+        self.prompts_differ = ""  # what was found
+        if args.trim_batches and padding_counts:
+            trimming.say_once(self, f"off: {padding_counts}")
         logs.warn_of_rewards(args, self.reward_func_names)
         if self._replaces_advantages:
             self._name = f"GDRO ({self.controller.name})"
             self._paper: dict[str, str] = {}  # TRL's is that of GRPO
         if self.on_unsloth:
+            if self.trims:
+                trimming.say_once(self, "Unsloth's loss leaves out rows alone")
             unsloth.check_unsloth_parts(self, model)
             unsloth.fix_mini_batch(args)
         if self.use_vllm:
@@ -155,14 +169,23 @@ class GDROTrainer(GRPOTrainer):
 
     @property
     def trims(self) -> bool:
-        """Whether the loss leaves out what has no gradient."""
-        asked = self.args.trim_batches
-        return self.is_rotary and (self.controller.name != "grpo" if asked is None else asked)
+        """Whether what cannot change the gradient is not computed."""
+        return self.can_trim and self.args.trim_batches
 
     def get_train_dataloader(self) -> DataLoader:
         """TRL's, whose rows have their uid, and whose sampler is kept for resuming."""
         with prompts.uids_kept(self):
             return super().get_train_dataloader()
+
+    def _prepare_inputs(self, generation_batch: list[Row] | LossInputs) -> LossInputs:
+        """TRL's, in an order that saves work."""
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        batches = self._buffered_inputs
+        if batches is None or batches is before or not self.trims or self.on_unsloth:
+            return inputs
+        self._buffered_inputs = order.order_batches(self, batches)
+        return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _generate_and_score_completions(self, inputs: list[Row]) -> LossInputs:
         """TRL's, on rows that were planned, with the controller's advantages."""
@@ -304,15 +327,20 @@ class GDROTrainer(GRPOTrainer):
         *args: object,
         **kwargs: Any,
     ) -> trimming.TokenLogps:
-        """TRL's; without a gradient, rows of similar length together."""
-        score = partial(super()._get_per_token_logps_and_entropies, model)
+        """TRL's, each prompt once; without a gradient, rows of similar length together."""
+        score = super()._get_per_token_logps_and_entropies
         texts = (input_ids, attention_mask, logits_to_keep)
         asked = {name for name, value in kwargs.items() if value is not None and value is not False}
-        # TRL's own way where gradients are needed, on Unsloth's trainer, and with images
-        scores_as_trl = torch.is_grad_enabled() or self.on_unsloth or args or asked - {"batch_size"}
-        if scores_as_trl or not self.trims:
-            return score(*texts, *args, **kwargs)
-        return trimming.logps_by_length(score, *texts, kwargs.get("batch_size"))
+        has_grad = torch.is_grad_enabled()
+        # TRL's own way with images, and with gradients on Unsloth's trainer
+        as_trl = self.on_unsloth or args or asked - {"batch_size", "compute_entropy"}
+        if as_trl or not self.trims or (not has_grad and "compute_entropy" in asked):
+            trimming.count_tokens(self, attention_mask)
+            return score(model, *texts, *args, **kwargs)
+        score_once = partial(prefixes.score_prompts_once, self, score, model)
+        if has_grad:
+            return score_once(*texts, compute_entropy="compute_entropy" in asked)
+        return trimming.logps_by_length(score_once, *texts, kwargs.get("batch_size"))
 
     def train(
         self,

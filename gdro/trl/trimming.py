@@ -7,15 +7,19 @@ stays that of the whole batch.
 Axes: R rollouts of a micro-batch, N some of them, T tokens.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from trl import GRPOTrainer
 
 from gdro.trl.values import LossInputs
+
+logger = logging.getLogger(__name__)
 
 TokenLogps = tuple[Tensor, Tensor | None, Tensor | None]
 """Log-probabilities, entropies and the loss of the routers, the latter two where asked for."""
@@ -24,6 +28,13 @@ TokenLogps = tuple[Tensor, Tensor | None, Tensor | None]
 SUMS = ("dapo", "cispo", "vespo")
 # losses of Unsloth that are means over rows; the others divide by the whole batch's tokens
 MEANS_OVER_ROWS = ("grpo", "sapo", "dr_grpo", "luspo")
+
+
+def say_once(trainer: GRPOTrainer, what: str) -> None:
+    """Warn of a saving that is off, and why, once in a training."""
+    if what not in trainer.said:
+        trainer.said.add(what)
+        logger.warning(f"trim_batches: {what}")
 
 
 def has_batch_terms(trainer: GRPOTrainer) -> bool:
@@ -45,24 +56,45 @@ def trimmed_loss(
 ) -> Tensor:
     """TRL's loss on what has a gradient, scaled to that of the whole micro-batch.
 
+    The log gets the tokens of the micro-batch, and those of them that were computed.
+
     Args:
-        trainer: whose settings say what has one.
+        trainer: whose settings say what has a gradient.
         loss: TRL's, of some rows.
         model: of which it is the loss.
         inputs: of the whole micro-batch.
     """
+    trainer.computed_tokens = 0
+    kept = what_trains(trainer, inputs)
+    value = zero_loss(model) if kept is None else kept[1] * loss(kept[0])
+    tokens = inputs["prompt_mask"].sum() + inputs["completion_mask"].sum()
+    both = torch.stack([torch.full_like(tokens, trainer.computed_tokens), tokens])
+    computed, whole = trainer.accelerator.reduce(both, reduction="sum").tolist()
+    trainer._metrics["train"]["gdro/computed_tokens"].append(computed)
+    trainer._metrics["train"]["gdro/batch_tokens"].append(whole)
+    return value
+
+
+def count_tokens(trainer: GRPOTrainer, *masks: Tensor) -> None:
+    """Add what is computed with a gradient to the trainer's count."""
+    if torch.is_grad_enabled():
+        trainer.computed_tokens += sum(int(mask.sum()) for mask in masks)
+
+
+def what_trains(trainer: GRPOTrainer, inputs: LossInputs) -> tuple[LossInputs, float] | None:
+    """The rows and columns with a gradient, and the factor of their loss; None if none have."""
     if "num_images" in inputs:
-        return loss(inputs)
+        say_once(trainer, "batches with images are computed whole")
+        return inputs, 1.0
     keep = len(inputs["advantages"])
     if only_advantages_train(trainer):
         with_signal = (inputs["advantages"] != 0).sum()
         # with several processes, forward and backward exchange weights: all take part
         if not with_signal and trainer.accelerator.distributed_type == DistributedType.NO:
-            return zero_loss(model)
+            return None
         # as many on every process, since TRL gathers its metrics by row
         keep = int(trainer.accelerator.gather(with_signal.clamp(min=1)).max())
-    kept, factor = trim_batch(inputs, keep, trainer.loss_type)
-    return factor * loss(kept)
+    return trim_batch(inputs, keep, trainer.loss_type)
 
 
 def zero_loss(model: nn.Module) -> Tensor:
@@ -126,13 +158,23 @@ def share_of(inputs: LossInputs, rows_N: Tensor, loss_type: str) -> float:
     return len(rows_N) / len(inputs["advantages"])
 
 
-def is_rotary(model: nn.Module) -> bool:
-    """Whether positions are rotary: then padding before a text does not change its results.
+def why_padding_counts(model: Any) -> str:
+    """Why a text's results depend on the padding before it; "" where they do not.
 
-    With learned positions, such as GPT-2's, padding that shifts a text changes them.
+    Rotary positions count from token to token, so that padding shifts nothing. Learned positions,
+    such as GPT-2's, do not, nor do those that are scaled by the length with its padding. The tokens
+    of an adapter stand before the padding.
     """
-    config: Any = model.config
-    return bool(getattr(config.get_text_config(), "rope_parameters", None))
+    rotary = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    # a dictionary for each kind of layer, or one for all
+    kinds = [kind for kind in rotary.values() if isinstance(kind, dict)] or [rotary]
+    if not rotary:
+        return "positions are not rotary"
+    if any(kind.get("rope_type") in ("dynamic", "longrope") for kind in kinds):
+        return "rotary positions are scaled by the length"
+    if any(adapter.is_prompt_learning for adapter in getattr(model, "peft_config", {}).values()):
+        return "the adapter adds tokens before the prompts"
+    return ""
 
 
 def rows_with_signal(inputs: LossInputs, loss_type: str) -> LossInputs:
@@ -153,6 +195,15 @@ def rows_with_signal(inputs: LossInputs, loss_type: str) -> LossInputs:
     return kept
 
 
+def row_order(ids_RT: Tensor, mask_RT: Tensor, lengths_R: Tensor, *before_R: np.ndarray) -> Tensor:
+    """Places of rows, (R,): those of a prompt together, the longest first; `before_R` go before."""
+    _, prompt_R = torch.unique(torch.cat([ids_RT, mask_RT], dim=1), dim=0, return_inverse=True)
+    longest_P = torch.zeros_like(lengths_R).scatter_reduce(0, prompt_R, lengths_R, "amax")
+    keys = [key.cpu().numpy() for key in (-lengths_R, prompt_R, -longest_P[prompt_R])]
+    # the last key counts most
+    return torch.from_numpy(np.lexsort([*keys, *before_R])).to(ids_RT.device)
+
+
 def logps_by_length(
     score: Callable[[Tensor, Tensor, int], TokenLogps],
     ids_RT: Tensor,
@@ -160,10 +211,10 @@ def logps_by_length(
     length: int,
     batch_size: int | None,
 ) -> TokenLogps:
-    """Log-probabilities of completions, (R, length), where rows of similar length go together.
+    """Log-probabilities of completions, (R, length), by prompts and lengths.
 
-    The same numbers as from all rows at once, to rounding, with less padding; 0 where the mask is
-    0.
+    Rows of a prompt go together, and prompts of similar length: the same numbers as from all rows
+    at once, to rounding, with less padding; 0 where the mask is 0.
 
     Args:
         score: gives them for some rows and columns, as TRL's `_get_per_token_logps_and_entropies`.
@@ -175,8 +226,9 @@ def logps_by_length(
     prompt_R = mask_RT[:, :-length].sum(dim=1)
     text_R = mask_RT[:, -length:].sum(dim=1)
     start = ids_RT.size(1) - length  # the first column of the completions
+    places_R = row_order(ids_RT[:, :start], mask_RT[:, :start], prompt_R + text_R)
     logps_RT = torch.zeros(0)
-    for rows_N in (prompt_R + text_R).argsort(descending=True).split(batch_size or len(ids_RT)):
+    for rows_N in places_R.split(batch_size or len(ids_RT)):
         width = max(int(text_R[rows_N].max()), 1)
         columns = slice(start - max(int(prompt_R[rows_N].max()), 1), start + width)
         logps_NT, *_ = score(ids_RT[rows_N, columns], mask_RT[rows_N, columns], width)

@@ -160,6 +160,17 @@ def test_two_shards_leave_out_what_teaches_nothing_and_keep_no_whole_gradients(b
         assert report["difference"] < 1e-4 * report["moved"]
         assert min(report["rows"]["on"]) < 8 == min(report["rows"]["off"])
         assert max(report["whole_gradients"]["on"]) == 0 < max(report["whole_gradients"]["off"])
+        assert ["sharded" in reason for reason in report["said"]] == [True]
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+def test_two_processes_compute_each_prompt_once(base, tmp_path, beta):
+    run_ranks(2, sharded_run.compare_savings, base, tmp_path, beta)
+    for rank in range(2):
+        report = json.loads((tmp_path / f"savings{rank}.json").read_text())
+        assert report["difference"] < 1e-4 * report["moved"]
+        assert report["said"] == []
+        assert rank or max(report["tokens"]) < 1
 
 
 def test_options_of_several_machines_reach_the_launcher(base, tmp_path, monkeypatch):

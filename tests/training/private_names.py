@@ -32,6 +32,10 @@ PRIVATE_NAMES = (
         ("(self, inputs)",),
     ),
     PrivateName(
+        "_prepare_inputs", "overridden: the rows are ordered", ("(self, generation_batch)",)
+    ),
+    PrivateName("_buffered_inputs", "set: micro-batches of a generation, in our order"),
+    PrivateName(
         "_generate",
         "called for each round, and replaced where rollouts were sampled before",
         ("(self, prompts)",),
@@ -56,7 +60,7 @@ PRIVATE_NAMES = (
     ),
     PrivateName(
         "_get_per_token_logps_and_entropies",
-        "overridden: rows of similar length are scored together",
+        "overridden: each prompt is computed once, and rows of similar length together",
         (
             "(self, model, *args, batch_size=None, compute_aux_loss=False, **kwargs)",
             "(self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, "

@@ -189,7 +189,7 @@ def test_a_checkpoint_within_a_generation_batch_is_resumed_from_as_trl_does(base
     resumed = []
     for kind, config in ((GRPOTrainer, GRPOConfig), (GDROTrainer, GDROConfig)):
         folder = tmp_path / kind.__name__
-        own = {"gdro_method": "grpo"} if kind is GDROTrainer else {}
+        own = {"gdro_method": "grpo", "trim_batches": False} if kind is GDROTrainer else {}
         args = tiny_run.arguments(config, folder, **saves, **own)
         tiny_run.make_trainer(kind, args, base).train()
         shutil.rmtree(folder / "checkpoint-4")
@@ -215,7 +215,8 @@ def test_a_checkpoint_of_grpo_trainer_is_a_start(base, tmp_path):
     shutil.rmtree(tmp_path / "checkpoint-4")
     start = (tmp_path / "checkpoint-2").rename(tmp_path / "my-start")  # any name will do
     for method in ("grpo", "pivotal"):
-        trainer = trained(base, tmp_path / "none", start, max_steps=4, gdro_method=method)
+        changes = {"max_steps": 4, "gdro_method": method, "trim_batches": False}
+        trainer = trained(base, tmp_path / "none", start, **changes)
         assert trainer.state.global_step == 4
         assert trainer.controller.step == len(trainer.record) == 2
         assert same_weights(stock, trainer) == (method == "grpo")

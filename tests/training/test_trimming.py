@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import TRAINS
-from tiny_models import save_tiny_model
-from tiny_run import assert_gradient, half_right, make, same_weights, trained, watch_sizes
+from tiny_run import assert_gradient, half_right, same_weights, trained, watch_sizes
 from trl import GRPOTrainer
 
 from gdro.trainer import GDROTrainer
@@ -87,14 +86,6 @@ def test_what_is_kept():
     assert factor == pytest.approx(1 / 3)
     _, factor = trim_batch(inputs, 2, "bnpo")  # the row that teaches, and the shortest other
     assert factor == pytest.approx(4 / 8)
-
-
-def test_texts_of_learned_positions_are_not_moved(folders, tmp_path):
-    """Their padding counts as places, so without it each text would be another one."""
-    learned = save_tiny_model("GPTBigCode", tmp_path / "model")
-    for folder, trims in ((learned, False), (folders["Llama"], True)):
-        for asked in (None, True):
-            assert make(folder, tmp_path, trim_batches=asked).trims == trims
 
 
 @pytest.mark.parametrize(
