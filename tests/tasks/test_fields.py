@@ -9,12 +9,10 @@ import pytest
 from pyarrow import parquet
 from pydantic import ValidationError
 from ruamel.yaml import YAML
-from tiny_models import byte_tokenizer
 
 from gdro_lab.experiments.play import evaluate_run, train_run
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.tasks import MathChoice
-from gdro_lab.tasks.base import character_tokenizer
 
 ROOT = Path(__file__).parents[2]
 REQUEST = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -143,8 +141,6 @@ def test_chats_repeat_whatever_their_system_prompt_is(load):
         {"answer": "hash", "columns": {"choices": "choices"}},
         {"train": [{"source": "gsm8k", "answer": "letter"}]},
         {"train": [{"source": "gpqa", "answer": "boxed"}]},
-        {"columns": {"problem": 0, "answer": "answer"}},
-        {"columns": {"problem": True}},
         {"columns": {"problem": []}},
     ],
 )
@@ -241,20 +237,6 @@ def test_where_nearly_all_rows_are_left_out_the_message_says_so(load):
     with pytest.raises(ValueError, match=r"only 1 usable of 60 rows.*row 0") as caught:
         load(rows, answer="number", held_out=2, evaluate=[])
     assert len(str(caught.value)) < 700
-    rows = rows[:4] + [row | {"answer": "1"} for row in rows[4:6]]
-    with pytest.raises(ValueError, match=r"held_out.*4 rows were left out.*row 0"):
-        load(rows, answer="number", held_out=2, evaluate=[])
-    with pytest.raises(ValueError, match=r"train_size.*4 rows were left out.*row 0"):
-        load(rows, answer="number", train_size=3)
-
-
-def test_a_prompt_that_the_tokenizer_cannot_encode_is_named(load):
-    rows = [{"question": "1", "answer": "1"}, {"question": "ß", "answer": "1"}]
-    with pytest.raises(ValueError, match=r"own, row 1: .*tokenizer cannot encode"):
-        load(rows, tokenizer=character_tokenizer("12"), request="{problem}")
-    tokenizer = byte_tokenizer("{{ raise_exception('no system role') }}")
-    with pytest.raises(ValueError, match=r"own, row 0: .*no system role"):
-        load(rows, tokenizer=tokenizer)
 
 
 def test_parquet_of_verl_trains_as_it_is(tmp_path, folders):
