@@ -1,7 +1,7 @@
 """The machine that a model runs on, and this process on it.
 
 What a model computes in and what a record says of the machine; a lock on a folder, processes that
-end with their parent, a free port, and how far a job is.
+end with their parent, and a free port.
 """
 
 import ctypes
@@ -21,8 +21,6 @@ from typing import Any, Literal
 
 from gdro.checks import Refusal
 
-PROGRESS = "GDRO_PROGRESS"
-"""Names the file in which a job says how far it is; processes that it launches inherit it."""
 Arithmetic = Literal["float32", "bfloat16"]
 
 # Without instructions of its own for bfloat16, a processor takes eight times as long as in float32.
@@ -89,35 +87,19 @@ def _capabilities() -> dict[str, Any]:
     return dict(torch.cpu.get_capabilities())
 
 
-def report_progress(done: int, total: int) -> None:
-    """Tell whoever started this job how far it is."""
-    path = os.environ.get(PROGRESS)
-    if path:
-        Path(path).write_text(f"{done / total}")
-
-
-def read_progress(path: Path) -> float:
-    """The part that is done, by `report_progress`; 0 if it has written nothing yet."""
-    try:
-        return float(path.read_text())
-    except (OSError, ValueError):
-        return 0.0
-
-
 @contextmanager
-def only_process_in(folder: Path, name: str = ".lock") -> Iterator[None]:
+def only_process_in(folder: Path) -> Iterator[None]:
     """Refuse (Refusal) a second process that holds this folder. The lock ends with the process.
 
-    Refusal, too, for a folder that cannot be written, and for a lock that is a link.
+    Refusal, too, for a folder that cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # a link in a folder that was downloaded must not reach other files
-        descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        lock = (folder / ".lock").open("w")
     except OSError as error:
         raise Refusal(f"{folder} cannot be written: {error}") from error
     # of the process: one of the open file would be inherited by workers of a data loader
-    with os.fdopen(descriptor, "w") as lock:
+    with lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -46,7 +46,6 @@ RATE_SCORES = ["mean_at_8", "pass_at_8"]
 COSTS = (*TOTALS, "seconds")
 PEER_MARKERS = "sD^v>"
 """Markers of the best methods without a colour of their own."""
-REACH = "rollouts to reach GRPO's best"
 RUN_KEY = ["world", "configuration", "learning_rate", "replicate"]
 """What tells the runs of a study apart."""
 read_csv = partial(pd.read_csv, keep_default_na=False, na_values="")  # a family may be called NA
@@ -174,41 +173,6 @@ def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
     return table[table.learning_rate.to_numpy() == best.loc[arms].to_numpy()].reset_index(drop=True)
 
 
-def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
-    """Part of GRPO's rollouts after which mean@8 and pass@8 stay at or above GRPO's best.
-
-    Means are over the replicates that both were run on, GRPO at all its learning rates. GRPO's best
-    are those at the end, each at the learning rate that is best for it. Linear between checkpoints,
-    so 0.2 means "by the first"; NaN if the two are not kept to the end.
-    """
-    rows = []
-    trained = scores[scores.configuration != BASE]
-    for (world, configuration), runs in at_best_rate(trained).groupby(["world", "configuration"]):
-        grpo = scores[(scores.world == world) & (scores.configuration == BASELINE)]
-        replicates_of_rates = [set(runs.replicate) for _, runs in grpo.groupby("learning_rate")]
-        shared = set(runs.replicate).intersection(*replicates_of_rates)
-        runs = runs[runs.replicate.isin(shared)]
-        grpo = grpo[grpo.replicate.isin(shared)]
-        if not grpo.empty:
-            rows.append(
-                {"world": world, "configuration": configuration, "part": _part_to_reach(runs, grpo)}
-            )
-    return pd.DataFrame(rows, columns=["world", "configuration", "part"])
-
-
-def _part_to_reach(runs: pd.DataFrame, grpo: pd.DataFrame) -> float:
-    """`rollouts_to_reach` of one configuration."""
-    targets = final_rows(grpo).groupby("learning_rate")[RATE_SCORES].mean().max()
-    curve = runs.groupby("step")[["rollouts", *RATE_SCORES]].mean()
-    rollouts = np.linspace(curve.rollouts.iloc[0], curve.rollouts.iloc[-1], 1001)
-    reached = [
-        np.interp(rollouts, curve.rollouts, curve[name]) >= targets[name] for name in RATE_SCORES
-    ]
-    # from the end backwards: reached there and never lost again
-    held = np.logical_and.accumulate(np.all(reached, axis=0)[::-1])[::-1]
-    return rollouts[held.argmax()] / grpo.rollouts.max() if held.any() else np.nan
-
-
 def table_stem(baseline: str) -> str:
     """Name of the files of a table of differences from a baseline."""
     return "table" if baseline == BASELINE else f"table-to-{slug_of(baseline)}"
@@ -242,7 +206,7 @@ def write_tables(out: Path, rows: pd.DataFrame, baseline: str) -> str:
     if baseline not in known:
         raise Refusal(f"baseline must be one of {known}, got {baseline!r}")
     table = compare(scores, baseline)
-    text = format_table(table, rollouts_to_reach(scores), baseline)
+    text = format_table(table, baseline)
     rates = table.groupby(["world", "configuration"]).learning_rate.first()
     text += format_gap(rows[rows.family != ALL], rates)
     replace_text(out / f"{table_stem(baseline)}.md", text)
@@ -253,8 +217,8 @@ def write_tables(out: Path, rows: pd.DataFrame, baseline: str) -> str:
     return text
 
 
-def format_table(table: pd.DataFrame, reach: pd.DataFrame | None, baseline: str) -> str:
-    """The result of `compare` as Markdown, a row each, with any of `rollouts_to_reach`."""
+def format_table(table: pd.DataFrame, baseline: str) -> str:
+    """The result of `compare` as Markdown, a row each."""
     cells = [_cell(row, baseline) for row in table.itertuples()]
     shown = table.assign(cell=cells, metric=table.metric.map(METRICS))
     costs = [name for name in COSTS if name in table]
@@ -262,10 +226,8 @@ def format_table(table: pd.DataFrame, reach: pd.DataFrame | None, baseline: str)
     shown[keys] = shown[keys].fillna(-1)  # a pivot leaves out rows without a key
     wide = shown.pivot(index=keys, columns="metric", values="cell")[[*METRICS.values()]]
     wide = wide.reset_index().replace(-1, np.nan)
-    if reach is not None:
-        wide = wide.merge(reach.rename(columns={"part": REACH}), how="left")
     wide = wide.astype(object).where(wide.notna(), None)  # what is missing is printed as a dash
-    formats = ("", "", "g", "d", *len(costs) * [",.0f"], *len(METRICS) * [""], ".2f")
+    formats = ("", "", "g", "d", *len(costs) * [",.0f"], *len(METRICS) * [""])
     name = "GRPO" if baseline == BASELINE else baseline
     return wide.to_markdown(index=False, floatfmt=formats, missingval="–") + (
         "\n\nThe training mix is mean@8 with the families weighted as in training. In brackets: "
