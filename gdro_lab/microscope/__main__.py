@@ -21,8 +21,6 @@ def main() -> None:
 @click.argument("pool")
 @click.option("--world", default="rare-hard", show_default=True, help="A world's name or file.")
 @click.option("--world-seed", default=0, show_default=True, help="Draws the task, the tiny base.")
-@click.option("--base", help="A pretrained model.  [default: the world's tiny base]")
-@click.option("--adapter", help="Folder of its LoRA adapter.")
 @click.option("--prompts", default=64, show_default=True)
 @click.option("--rollouts", default=64, show_default=True)
 @click.option("--width", default=64, show_default=True, help="A sketch has width² numbers.")
@@ -32,36 +30,34 @@ def make_command(
     pool: str,
     world: str,
     world_seed: int,
-    base: str | None,
-    adapter: str | None,
     prompts: int,
     rollouts: int,
     width: int,
     flat: bool,
     seed: int,
 ) -> None:
-    """Sample POOL, an .npz file, and sketch its gradients."""
-    if base is not None:
-        numerics.leave_torch_free()
+    """Sample POOL, an .npz file, of the world's tiny base, and sketch its gradients."""
     import torch
 
-    from gdro_lab.machine import arithmetic
-    from gdro_lab.microscope.making import PoolChoice, choose_prompts, make_pool
-    from gdro_lab.microscope.models import open_world
+    from gdro_lab.experiments.loop_runs import draw_base
+    from gdro_lab.experiments.play import CACHE
+    from gdro_lab.microscope.making import PoolChoice, choose_prompts, load_base, make_pool
+    from gdro_lab.tasks.world import read_world
 
     torch.set_num_threads(1)  # sums are split by threads
-    found = open_world(world, seed=world_seed, base=base, adapter=adapter)
+    task, folder = draw_base(read_world(world), world_seed, CACHE)
+    model, tokenizer, ends = load_base(folder)
     choice = PoolChoice(
         rollouts=rollouts,
-        max_new_tokens=found.max_new_tokens,
-        ends=found.ends,
+        max_new_tokens=task.max_completion_tokens,
+        ends=ends,
         seed=seed,
         width=width,
         flat=flat,
-        bfloat16=arithmetic(pretrained=base is not None) == "bfloat16",
     )
-    rows = choose_prompts(found.rows, prompts, seed)
-    made = make_pool(found.model, found.tokenizer, rows, found.reward, choice, made=found.made)
+    rows = choose_prompts(task.train, prompts, seed)
+    named = {"world": world, "world_seed": world_seed, "model": folder.name}
+    made = make_pool(model, tokenizer, rows, task.reward, choice, made=named)
     made.save(pool)
     rate = made.rewards_PK.mean()
     click.echo(f"{pool}: mean pass rate {rate:.3f}, {len(made.sketch_NS)} distinct texts")

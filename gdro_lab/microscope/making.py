@@ -5,6 +5,7 @@ prefixes, T tokens, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from gdro.checks import Count, Int, Natural, check, options
+from gdro.trl.models import load_model, stop_tokens
 from gdro_lab.experiments.records import identity_of
 from gdro_lab.loop import Reward, Rows, branch, call_reward
 from gdro_lab.microscope.pool import Pool
-from gdro_lab.microscope.sketch import Model, Sketcher, autocast
+from gdro_lab.microscope.sketch import Model, Sketcher
 from gdro_lab.tasks import prompt_token_ids
 from gdro_lab.tasks.base import split_by_share
 
@@ -60,8 +62,13 @@ class PoolChoice:
     flat: bool = False
     """Also compute gradients of prompts whose rewards are all equal, which methods need that teach
     without a baseline."""
-    bfloat16: bool = False
-    """Compute as autocast does in training."""
+
+
+def load_base(folder: str | Path) -> tuple[Model, Any, list[int]]:
+    """A model in float32, its tokenizer, and the tokens that end a text."""
+    loaded = load_model(str(folder), seed=0, attn_implementation="sdpa")
+    ends = stop_tokens(loaded.tokenizer, loaded.model.generation_config.eos_token_id)
+    return loaded.model.eval(), loaded.tokenizer, ends
 
 
 def make_pool(
@@ -84,7 +91,7 @@ def make_pool(
         made: what is recorded of model and world.
         progress: whether a bar is printed.
     """
-    sketcher = Sketcher(model, choice.width, choice.seed, bfloat16=choice.bfloat16)
+    sketcher = Sketcher(model, choice.width, choice.seed)
     prompts = prompt_token_ids(tokenizer, [row["prompt"] for row in rows])
     found = []
     for place, row in enumerate(tqdm(rows, unit="prompt", disable=not progress)):
@@ -169,9 +176,8 @@ def sample(
     ids_NT = prompt_T[None]
     cache = None
     for t in range(choice.max_new_tokens):
-        with autocast(model, choice.bfloat16):
-            output = model.model(ids_NT, past_key_values=cache, use_cache=True)
-            logits_NV = model.lm_head(output.last_hidden_state[:, -1])
+        output = model.model(ids_NT, past_key_values=cache, use_cache=True)
+        logits_NV = model.lm_head(output.last_hidden_state[:, -1])
         cache = output.past_key_values
         sums_NV = logits_NV.float().softmax(dim=-1).cumsum(dim=-1)
         sums_RV = sums_NV[row_R]
