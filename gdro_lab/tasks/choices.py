@@ -122,8 +122,8 @@ class MathChoice(Strict):
     """A source of training problems, or a list of them."""
     evaluate: list[str | SourceChoice]
     """Sources that are evaluated; math500 unless given or `held_out` is."""
-    paths: dict[str, str | list[str]] = Field({})
-    """Local copies of named sets, each in the hub's schema; several files are parts of one set."""
+    paths: dict[str, str] = Field({})
+    """Local copies of named sets, each in the hub's schema."""
     columns: Columns = Columns()
     """The columns of all sources that are not named sets and have none of their own."""
     answer: KeyReader = "whole"
@@ -208,8 +208,7 @@ class MathChoice(Strict):
         where = {"config": choice.config, "split": choice.split}
         if choice.source not in MATH_SPECS:
             return own_source(choice.source, schemas[0], name=choice.label, **where)
-        paths = self.paths.get(choice.source, [])
-        source = named_source(choice.source, [paths] if isinstance(paths, str) else paths, **where)
+        source = named_source(choice.source, self.paths.get(choice.source), **where)
         return dataclasses.replace(source, name=choice.label, schemas=schemas)
 
 

@@ -71,7 +71,7 @@ def _training_problems(
         problems, _ = set_apart(problems, choice.held_out, choice.seed)
     # a gated set is left to the evaluation: a training needs no login; a fault in local files would
     # else end the run after its training
-    others = [source for source in evaluated if source.place.paths or not source.gated]
+    others = [source for source in evaluated if source.place.path or not source.gated]
     theirs, _ = _read_all(choice, others)
     problems, repeats = drop_twins(problems, theirs)
     if not problems:

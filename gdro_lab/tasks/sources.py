@@ -36,22 +36,20 @@ class RawRow(NamedTuple):
     """A mapping; of a broken line, what is wrong with it."""
     label: str
     """What names it in a report."""
-    part: str = ""
-    """The name of its file without the ending, where a source has several."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a source is: local files and folders, or a data set of the hub."""
+    """Where a source is: a local file or folder, or a data set of the hub."""
 
-    paths: tuple[Path, ...]
-    """Local files or folders; without any, the hub is asked."""
+    path: Path | None
+    """A local file or folder; without one, the hub is asked."""
     hub_id: str
     config: str | None = None
     split: str = "train"
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.paths)) or self.hub_id
+        return str(self.path or self.hub_id)
 
 
 def split_name(path: Path) -> tuple[str, str, str]:
@@ -76,13 +74,13 @@ def find_place(source: str, config: str | None = None, split: str | None = None)
     path = Path(source)
     if path.exists():
         check_path(path, config, split)
-        return Place((path,), source, config, split or "train")
+        return Place(path, source, config, split or "train")
     if split_name(path)[1] in KINDS:
         raise ValueError(f"the file {source!r} is not there (looked in {Path.cwd()})")
     if not HUB_ID.fullmatch(source):
         kinds = "a named set, a file, a folder or a hub id such as openai/gsm8k"
         raise ValueError(f"a source must be {kinds}, got {source!r}")
-    return Place((), source, config, split or "train")
+    return Place(None, source, config, split or "train")
 
 
 def check_path(path: Path, config: str | None = None, split: str | None = None) -> None:
@@ -100,22 +98,17 @@ def check_path(path: Path, config: str | None = None, split: str | None = None) 
 
 def read_raw_rows(place: Place) -> list[RawRow]:
     """All rows of a source, numbered from 0; ValueError if it cannot be read."""
-    rows: list[RawRow] = []
-    several = len(place.paths) > 1
-    for path in place.paths or (None,):
-        try:
-            values = _read(path, place)
-        except Exception as error:  # each library has errors of its own
-            reason = str(error).strip().partition("\n")[0]
-            raise ValueError(f"{path or place.hub_id} cannot be read ({reason})") from error
-        prefix = f"{path.name}, " if path and several else ""
-        part = stem_of(path) if path and several else ""
-        rows += [RawRow(row, f"{prefix}row {n}", part) for n, row in enumerate(values)]
-    return rows
+    try:
+        values = _read(place)
+    except Exception as error:  # each library has errors of its own
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{place} cannot be read ({reason})") from error
+    return [RawRow(row, f"row {n}") for n, row in enumerate(values)]
 
 
-def _read(path: Path | None, place: Place) -> list[Any]:
+def _read(place: Place) -> list[Any]:
     """The rows of a file, a folder or, where there is no path, the hub."""
+    path = place.path
     if path is not None and path.is_file():
         return read_file(path)
     import datasets

@@ -37,7 +37,7 @@ def read_file(path, schema=None, **options):
 
 
 def load_math(name, path, style="chat", completion="boxed"):
-    problems, dropped = tasks.read_problems(tasks.named_source(name, [path]))
+    problems, dropped = tasks.read_problems(tasks.named_source(name, path))
     return [problem.row(style, None, completion) for problem in problems], dropped
 
 
@@ -83,13 +83,6 @@ def test_copies_with_other_columns_are_known(tmp_path):
     row = {"problem": "Give $2+2$.", "solution": "First $\\boxed{4}$. It is \\boxed{\\frac{8}{2}}."}
     rows, _ = load_math("minerva", write_lines(tmp_path / "minerva.jsonl", [row]))
     assert rows[0]["answer"] == "\\frac{8}{2}"
-    for place, part in enumerate(("algebra", "geometry")):
-        row = {"question": f"What is asked in {part}?", "answer": place}
-        write_lines(tmp_path / f"amc_{part}.jsonl", [row])
-    parts = [tmp_path / "amc_algebra.jsonl", tmp_path / "amc_geometry.jsonl"]
-    problems, _ = tasks.read_problems(tasks.named_source("amc", parts))
-    assert [problem.answer for problem in problems] == ["0", "1"]
-    assert [problem.family for problem in problems] == ["amc-algebra", "amc-geometry"]
 
 
 def test_a_uid_names_the_problem_wherever_it_is(tmp_path, read):
