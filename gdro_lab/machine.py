@@ -12,6 +12,7 @@ import random
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -121,9 +122,18 @@ def own_processes(number: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def end_with_parent() -> None:
-    """Ask the system to end this process when the one that started it ends, however it does."""
+    """End this process when the one that started it ends, however it does."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    starter = multiprocessing.parent_process()
+    if starter is not None:
+        # to the system, the parent of a job is the server that it was forked from, which stays
+        threading.Thread(target=_end_after, args=(starter,), daemon=True).start()
+
+
+def _end_after(starter: Any) -> None:
+    starter.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def set_up_process() -> None:

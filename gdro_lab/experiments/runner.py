@@ -26,11 +26,7 @@ from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import read_rows
 from gdro_lab.experiments.run import Run
 from gdro_lab.experiments.spelling import import_methods, slug_of
-from gdro_lab.machine import (
-    end_with_parent,
-    only_process_in,
-    set_up_process,
-)
+from gdro_lab.machine import only_process_in, set_up_process
 
 # imported once, by the process that the jobs are forked from
 IMPORTED = {
@@ -255,7 +251,6 @@ def _line_of(exitcode: int, log: Path, job: Job) -> str:
 
 def _play(job: Job, log: Path, methods_from: str | None) -> None:
     """In the process of a job: write all that it prints to its log, behind what is there."""
-    end_with_parent()
     with log.open("ab") as stream:
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
