@@ -175,15 +175,13 @@ def _pretrained_base(run: Run, source: str, cache_dir: str | Path, progress: boo
     choice = run.cold_start
     if choice is None:
         return folder
-    assert run.task.kind == "reasoning_gym"  # by the checks of a profile
-    solutions = load_solutions(run.task, load_tokenizer(folder), choice.examples, choice.seed)
+    assert run.task.kind != "embedded"  # such profiles have no cold start
+    template = run.taught_template
+    solutions = load_solutions(
+        run.task, load_tokenizer(folder), choice.examples, choice.seed, template
+    )
     taught = cold_start(
-        source,
-        solutions,
-        choice,
-        cache_dir=cache_dir,
-        template=run.taught_template,
-        progress=progress,
+        source, solutions, choice, cache_dir=cache_dir, template=template, progress=progress
     )
     return str(taught)
 

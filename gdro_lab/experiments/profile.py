@@ -211,10 +211,9 @@ class Profile(Strict):
         changed = sorted(self.base.model_fields_set - {"seed"})
         if kind == "reasoning_gym" and changed:
             raise Refusal(f"base must be the world's, but for its seed, got {changed}")
-        if self.cold_start is not None and (source is None or kind != "reasoning_gym"):
+        if self.cold_start is not None and (source is None or kind == "embedded"):
             raise Refusal(
-                f"cold_start needs model.source and a task of reasoning-gym, got {source!r} and "
-                f"{kind!r}"
+                f"cold_start needs model.source and no embedded task, got {source!r} and {kind!r}"
             )
 
     @property

@@ -65,6 +65,8 @@ class Columns(Strict):
     of its own, and the answer is a letter."""
     group: Column | None = None
     """The family of a problem, by which scores are split; without it, the source is one family."""
+    solution: Column | None = None
+    """A worked solution, which a cold start teaches; it may be empty."""
 
     def read_by(self, reader: KeyReader) -> Schema:
         """The schema of these columns, with the key read in this way."""
@@ -81,6 +83,7 @@ class Columns(Strict):
             self.answer,
             reader,
             group=self.group,
+            solution=self.solution,
             choices=tuple(self.choices),
         )
 

@@ -23,6 +23,7 @@ from gdro_lab.tasks.answers import (
     ask,
     read_key,
     request_for,
+    with_answer,
 )
 from gdro_lab.tasks.base import check_families
 from gdro_lab.tasks.fields import (
@@ -88,6 +89,8 @@ class Problem:
     family: str
     label: str
     """The source's name and the place of the row, for reports."""
+    solution: str | None = None
+    """A worked solution, perhaps without its answer."""
     is_choice: bool = False
     chat: Sequence[Message] = ()
     """The messages, where the data have a chat in place of a text."""
@@ -100,6 +103,7 @@ class Problem:
             "uid": self.uid,
             "dataset": self.dataset,
             "family": self.family,
+            "solution": self.solution and with_answer(self.solution, self.answer, reader),
         }
 
     def _prompt(
@@ -224,6 +228,10 @@ def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
     missing = [name for name in schema.needed if find(raw, name) is MISSING]
     if missing:
         raise ValueError(f"it has the columns {names_in(raw)[:20]} and not {missing}")
+    if schema.prepare:
+        for name in schema.needed:
+            text_of(find(raw, name), name)
+        raw = schema.prepare(raw)
     text, chat = _read_question(raw, schema)
     if schema.choices:
         text, answer, digest = _read_choice(raw, schema, text)
@@ -240,6 +248,7 @@ def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
         dataset=source.name,
         family=_family(source, group),
         label=f"{source.name}, {row.label}",
+        solution=_optional_text(raw, schema.solution) or None,
         is_choice=bool(schema.choices),
         chat=chat,
     )

@@ -4,9 +4,16 @@ data/README.md is the data card. A set may have several schemas, since copies of
 first whose columns are all there is taken.
 """
 
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gdro_lab.tasks.answers import KeyReader
+
+Row = Mapping[str, Any]
+STEP = re.compile(r"[\d.+\-*/()%]+=\$?(-?[\d.]+)%?")  # "48/2=24"; its group is the value
+MARKED_STEP = re.compile(r"<<(.*?)>>")  # as gsm8k marks its steps
 
 
 @dataclass(frozen=True)
@@ -24,9 +31,13 @@ class Schema:
     """How the key is read from its column."""
     group: str | None = None
     """The column that names a problem's family; without one, the source is one family."""
+    solution: str | None = None
+    """The column of a worked solution, which may be empty."""
     choices: tuple[str, ...] = ()
     """The columns of one choice each, which make it multiple choice. `answer` is one of them, and
     each problem shows them in an order of its own."""
+    prepare: Callable[[Row], Row] | None = None
+    """Works out the columns group and solution from the others."""
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -35,8 +46,10 @@ class Schema:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The columns that some row must have: those needed, and the group's."""
-        return self.needed if self.group is None else (*self.needed, self.group)
+        """The columns that some row must have: those needed, and the group's and solution's."""
+        if self.prepare:
+            return self.needed
+        return (*self.needed, *filter(None, [self.group, self.solution]))
 
 
 @dataclass(frozen=True)
@@ -51,9 +64,23 @@ class MathSpec:
     """Whether the hub asks for a login."""
 
 
+def _gsm8k(row: Row) -> Row:
+    """The family by the number of steps, and the steps that are marked, such as <<48/2=24>>."""
+    # where no step is marked, each line is one; the shortest and the longest share a family
+    text = str(row["answer"])
+    steps = [step.replace(" ", "") for step in MARKED_STEP.findall(text)]
+    lines = text.partition("####")[0].strip().splitlines()
+    count = len(steps) or len(lines)
+    is_plain = all(STEP.fullmatch(step) for step in steps)
+    solution = "; ".join(steps) if is_plain else None
+    return {**row, "group": str(min(max(count, 2), 4)), "solution": solution}
+
+
 QUESTION = Schema(("question",), "answer")
 PROBLEM = Schema(("problem",), "answer")
-GSM8K = Schema(("question",), "answer", reader="hash")
+GSM8K = Schema(
+    ("question",), "answer", reader="hash", group="group", solution="solution", prepare=_gsm8k
+)
 OLYMPIAD = Schema(("question",), "final_answer")
 MINERVA_COPY = Schema(("problem",), "solution", reader="boxed")
 GPQA = Schema(

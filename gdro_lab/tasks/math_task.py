@@ -54,6 +54,9 @@ def load_math_split(
         uids = {problem.uid for problem in chosen}
         lengths = [length for row, length in zip(rows, lengths, strict=True) if row["uid"] in uids]
         rows = [row for row in rows if row["uid"] in uids]
+    if all(row["solution"] is None for row in rows):
+        for row in rows:
+            del row["solution"]
     return Split(rows, reward, max(lengths), choice.max_completion_tokens, dropped)
 
 

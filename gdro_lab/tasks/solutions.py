@@ -5,11 +5,12 @@ They are neither trained on nor held out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gdro_lab.tasks import GymChoice, draw_task
+from gdro_lab.tasks import GymChoice, MathChoice, draw_task, load_split
 from gdro_lab.tasks.answers import style_of
 
 if TYPE_CHECKING:
@@ -26,21 +27,50 @@ class Solution(NamedTuple):
 
 
 def load_solutions(
-    choice: GymChoice, tokenizer: PreTrainedTokenizerBase, examples: int, seed: int
+    choice: GymChoice | MathChoice,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: int,
+    seed: int,
+    template: Mapping[str, Any] | None = None,
 ) -> list[Solution]:
-    """Draw worked solutions of a world of reasoning-gym; fewer where it has no more of them.
+    """Draw worked solutions of a profile's task; fewer where the task has no more of them.
 
     Args:
-        choice: the world.
+        choice: the task.
         tokenizer: one with a chat template is taught chats, another texts.
         examples: how many are drawn.
-        seed: of the order.
+        seed: of the draw and of the order.
+        template: arguments of the chat template.
+
+    Raises:
+        ValueError: the task leaves none to teach.
     """
-    task = draw_task(choice, style_of(tokenizer))
-    rows = task.solutions(examples)  # type: ignore[union-attr]
+    if choice.kind == "math":
+        rows = _unused_rows(choice, tokenizer, template)
+        longest = choice.max_completion_tokens
+    else:
+        task = draw_task(choice, style_of(tokenizer))
+        rows = task.solutions(examples)  # type: ignore[union-attr]
+        longest = task.max_completion_tokens
     # one that is longer, its end included, would teach answers that are cut off
     tokens = [tokenizer(row["solution"], add_special_tokens=False)["input_ids"] for row in rows]
-    longest = task.max_completion_tokens
     short = [row for row, ids in zip(rows, tokens, strict=True) if len(ids) < longest]
+    if not short:
+        raise ValueError(
+            f"the task leaves no worked solution of at most {longest} tokens to teach: "
+            "train on fewer rows, or allow longer completions"
+        )
     order = np.random.default_rng(seed).permutation(len(short))
-    return [Solution(short[place]["prompt"], short[place]["solution"]) for place in order]
+    shuffled = [short[place] for place in order]
+    return [Solution(row["prompt"], row["solution"]) for row in shuffled[:examples]]
+
+
+def _unused_rows(
+    choice: MathChoice, tokenizer: PreTrainedTokenizerBase, template: Mapping[str, Any] | None
+) -> Sequence[Mapping[str, Any]]:
+    """Rows with a solution that the draw of training problems has left."""
+    whole = choice.model_copy(update={"train_size": None})
+    rows = load_split(whole, tokenizer, held_out=False, template=template).rows
+    drawn = load_split(choice, tokenizer, held_out=False, template=template).rows
+    uids = {row["uid"] for row in drawn}
+    return [row for row in rows if row["uid"] not in uids and row.get("solution")]

@@ -16,7 +16,8 @@ class Split:
 
     rows: list[dict[str, Any]]
     """With the columns prompt, answer, uid and the task's own groups. In held-out rows, `family`
-    names the group by which scores are split."""
+    names the group by which scores are split. `solution`, where any row has one, is a worked
+    solution that ends with the answer, or None."""
     reward: Callable[..., list[float]]
     """As TRL calls it; the profile's `success_threshold` says which rewards count as correct."""
     max_prompt_tokens: int

@@ -75,8 +75,26 @@ def test_answers_and_problems_are_found_in_every_data_set(read):
         assert dropped == []
         assert all(row["uid"].startswith(f"{name}/") and row["dataset"] == name for row in rows)
         assert len({row["uid"] for row in rows}) == len(rows)
-        problem = fixture_rows(name)[0][MATH_SPECS[name].schemas[0].problem[0]]
-        assert rows[0]["prompt"] == problem + BOXED
+        schema = MATH_SPECS[name].schemas[0]
+        if schema.prepare is None:
+            problem = fixture_rows(name)[0][schema.problem[0]]
+            assert rows[0]["prompt"] == problem + BOXED
+
+
+@pytest.mark.parametrize(
+    ("name", "families", "solutions"),
+    [
+        ("gsm8k", "2 2 4 3", ["12*2=24; 12+24=36", "450*3=1350; 1350+100=1450", ..., None]),
+        ("gsm8k-test", "2 3", ["30/6=5; 4*5=20", "3*4=12; 12+5=17; 17+3=20"]),
+    ],
+)
+def test_word_problems_have_families_and_worked_solutions(name, families, solutions):
+    rows, _ = load_math(name, PATHS[name], completion="hash")
+    assert [row["family"] for row in rows] == [f"{name}-{family}" for family in families.split()]
+    for row, solution in zip(rows, solutions, strict=True):
+        if solution is not ...:
+            worked = solution and f"{solution}\n#### {row['answer']}"
+            assert row["solution"] == worked
 
 
 def test_copies_with_other_columns_are_known(tmp_path):
@@ -193,7 +211,7 @@ def test_the_hub_is_asked_for_what_the_profile_names(monkeypatch):
     hashed = {"source": "someone/own", "answer": "hash"}
     read = split(evaluated=True, train="someone/sums", evaluate=["gsm8k-test", hashed])
     assert [row["answer"] for row in read.rows][:2] == ["20", "20"]
-    assert {row["family"] for row in read.rows} == {"gsm8k-test", "own"}
+    assert {row["family"] for row in read.rows} == {"gsm8k-test-2", "gsm8k-test-3", "own"}
 
 
 @pytest.mark.parametrize(
@@ -328,9 +346,15 @@ def test_what_repeats_or_is_evaluated_is_not_trained_on(tmp_path):
         split(train=str(train), evaluate=[str(copy)])
 
 
-def test_a_request_of_ones_own(tmp_path):
+def test_a_request_of_ones_own_and_worked_solutions(tmp_path):
+    rows = [
+        {"question": "What is 3+4?", "answer": "7", "worked": "3+4=7"},
+        {"question": "What is 3-4?", "answer": "-1", "worked": "Below 0, so\n#### -1"},
+        {"question": "What is 3*4?", "answer": "12"},
+    ]
     fields = {
-        "train": str(write_lines(tmp_path / "own.jsonl", OWN)),
+        "train": str(write_lines(tmp_path / "own.jsonl", rows)),
+        "columns": {"solution": "worked"},
         "evaluate": ["math500"],
         "paths": PATHS,
         "completion": "hash",
@@ -339,7 +363,10 @@ def test_a_request_of_ones_own(tmp_path):
     train = split(chat=True, **fields)
     prompt = "Q: What is 3+4?\nEnd with #### and \\boxed{} is not read."
     assert train.rows[0]["prompt"] == [{"role": "user", "content": prompt}]
+    solutions = ["3+4=7\n#### 7", "Below 0, so\n#### -1", None]
+    assert [row["solution"] for row in train.rows] == solutions
     assert train.reward(["3+4=7\n#### 7", "\\boxed{7}"], ["7", "7"]) == [1.0, -1.0]
+    assert not any("solution" in row for row in split(**fields | {"columns": {}}).rows)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tiny_models import byte_tokenizer
 
 from gdro.files import LEDGER
 from gdro_lab.experiments.play import make_parts, make_run_base
-from gdro_lab.tasks import GymChoice, draw_task, prompt_token_ids
+from gdro_lab.tasks import GymChoice, MathChoice, draw_task, prompt_token_ids, solutions
 from gdro_lab.tasks import cold_start as module
 from gdro_lab.tasks.cold_start import (
     RECIPE,
@@ -79,6 +80,25 @@ def test_solutions_are_drawn_by_seed_and_only_where_they_fit(world, tmp_path):
     brief = load_solutions(world.model_copy(update={"world": str(path)}), tokenizer, 20, 0)
     assert 0 < len(brief) < 20
     assert all(len(solution.completion) < 100 for solution in brief)
+
+
+def test_solutions_of_problems_are_those_that_are_not_drawn(monkeypatch):
+    rows = [
+        {"prompt": f"Add {n} and 1.", "uid": str(n), "solution": f"#### {n + 1}" if n else None}
+        for n in range(6)
+    ]
+
+    def load_split(choice, tokenizer, *, held_out, template):
+        assert not held_out
+        return SimpleNamespace(rows=rows if choice.train_size is None else rows[4:])
+
+    monkeypatch.setattr(solutions, "load_split", load_split)
+    choice = MathChoice(kind="math").model_copy(update={"train_size": 2})
+    drawn = load_solutions(choice, byte_tokenizer(), 10, 0)
+    assert sorted(drawn) == [(rows[n]["prompt"], rows[n]["solution"]) for n in (1, 2, 3)]
+    brief = choice.model_copy(update={"max_completion_tokens": 3})
+    with pytest.raises(ValueError, match="3 tokens"):
+        load_solutions(brief, byte_tokenizer(), 10, 0)
 
 
 def test_the_loss_is_on_the_completion_and_its_end():
