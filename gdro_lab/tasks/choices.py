@@ -2,15 +2,16 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from gdro_lab.tasks.answers import KeyReader, Reader
 from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict
 from gdro_lab.tasks.embedded import DEFAULT_SPEC, EmbeddedSpec
+from gdro_lab.tasks.fields import ChoiceReader
 from gdro_lab.tasks.math_data import Source, named_source, own_source
-from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
+from gdro_lab.tasks.math_sets import MATH_SPECS, AnyReader, Schema
 from gdro_lab.tasks.sources import stem_of
 
 
@@ -60,32 +61,39 @@ class Columns(Strict):
     """The problem's text, or a chat; several columns of texts are joined by a space."""
     answer: Column = "answer"
     """The answer key."""
-    choices: list[Column] = Field([])
-    """The columns of one choice each, the answer's among them: each problem shows them in an order
-    of its own, and the answer is a letter."""
+    choices: Column | list[Column] | None = None
+    """The column with all choices, or the columns of one choice each; the answer is then a letter.
+    Where the answer's column is one of them, each problem shows them in an order of its own."""
     group: Column | None = None
     """The family of a problem, by which scores are split; without it, the source is one family."""
     solution: Column | None = None
     """A worked solution, which a cold start teaches; it may be empty."""
 
-    def read_by(self, reader: KeyReader) -> Schema:
+    def read_by(self, reader: AnyReader) -> Schema:
         """The schema of these columns, with the key read in this way."""
         problem = _names(self.problem)
-        if self.choices and self.answer not in self.choices:
-            raise ValueError(f"columns.choices must have {self.answer!r}, got {self.choices}")
-        for name, columns in {"problem": problem, "choices": self.choices}.items():
+        choices = () if self.choices is None else _names(self.choices)
+        for name, columns in {"problem": problem, "choices": choices}.items():
             if len(set(columns)) < len(columns):
                 raise ValueError(f"columns.{name} must have each once, got {list(columns)}")
         if self.answer in problem:
             raise ValueError(f"columns.problem must leave out the answer, got {list(problem)}")
+        _check_reader(reader, bool(choices))
         return Schema(
             problem,
             self.answer,
             reader,
             group=self.group,
             solution=self.solution,
-            choices=tuple(self.choices),
+            choices=choices,
         )
+
+
+def _check_reader(reader: AnyReader, has_choices: bool) -> None:
+    readers = get_args(ChoiceReader if has_choices else KeyReader)
+    if reader not in readers:
+        which = "with" if has_choices else "without"
+        raise ValueError(f"answer must be one of {readers} {which} columns.choices, got {reader!r}")
 
 
 def _names(columns: Column | list[Column]) -> tuple[str, ...]:
@@ -105,7 +113,7 @@ class SourceChoice(Strict):
     """The split of a data set of the hub or of a folder, "train" by default."""
     columns: Columns | None = None
     """Its columns, in place of task.columns or of the named set's own."""
-    answer: KeyReader | None = None
+    answer: AnyReader | None = None
     """How its keys are read, in place of task.answer or of the named set's own way."""
 
     @property
@@ -129,7 +137,7 @@ class MathChoice(Strict):
     """Local copies of named sets, each in the hub's schema."""
     columns: Columns = Columns()
     """The columns of all sources that are not named sets and have none of their own."""
-    answer: KeyReader = "whole"
+    answer: AnyReader = "whole"
     """How the answer column of these sources holds the key."""
     completion: Reader = "boxed"
     """How the answer is read from a completion."""
@@ -202,6 +210,7 @@ class MathChoice(Strict):
         reader = choice.answer or named[0].reader
         if choice.columns is not None:
             return (choice.columns.read_by(reader),)
+        _check_reader(reader, bool(named[0].choices))
         if choice.answer is None:
             return named
         return tuple(dataclasses.replace(schema, reader=reader) for schema in named)

@@ -1,4 +1,4 @@
-"""What a row holds under a name: a text or a chat. Anything else is refused.
+"""What a row holds under a name: a text, a chat, choices. Anything else is refused.
 
 A name may be a path into nested columns, such as `reward_model.ground_truth`, `messages.0.content`
 or `messages.:-1`, all messages but the last.
@@ -8,20 +8,38 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from string import ascii_uppercase as LETTERS
+from typing import Any, Literal, NamedTuple
 
 from gdro.checks import short
+
+ChoiceReader = Literal["letter", "index", "index_from_1", "whole"]
+"""How a key names a choice: by its letter or label, by its place counted from 0 or from 1, or by
+its text."""
 
 MISSING = object()
 PLACE = re.compile(r"-?\d{1,9}|(?P<some>(?:-?\d{1,9})?:(?:-?\d{1,9})?)")  # in a list: 0, -1, :-1
 # what a table holds where nested values were written into it: [{'role': 'user', …}], ['one', 'two']
 NESTED = re.compile(r"""(?:\[\s*)?\{\s*["']\w+["']\s*:.*[\]}]|\[\s*["'].*["']\s*\]""", re.DOTALL)
 ROLES = ("system", "developer", "user", "assistant", "tool")
+# a text that begins with its label: `B)6000`, `(F) six`, `1. red`
+LABELLED = re.compile(
+    r"[(\[]?(?:([A-Za-z])(?:[).:\]]\s*|\s+[-–]\s+)|(\d{1,2})(?:[)\]]\s*|[.:]\s+))(.+)",
+    re.DOTALL,
+)
+MOST_CHOICES = 10  # the letters that the reward knows
 Message = tuple[str, str]  # role and content
 
 
 class WrongType(ValueError):
     """A value that cannot be what its column is said to hold: the settings are wrong, not a row."""
+
+
+class Choices(NamedTuple):
+    """The choices of a problem, as the data have them."""
+
+    labels: list[str]
+    texts: list[str]
 
 
 def find(row: Any, name: str) -> Any:
@@ -122,3 +140,70 @@ def _message(message: Any, name: str) -> Message:
             f"a content, got {short(message)}: or name a field in it, such as {name}.0.value"
         )
     return role, _encodable(content, name)
+
+
+def choices_of(values: Sequence[Any], names: Sequence[str]) -> Choices:
+    """The choices in one column, or in several with one choice each.
+
+    A column may be a list of texts or of {label, text}, a mapping of labels to texts, or one with
+    the lists `label` and `text`. Where each text begins with a label, these are the labels.
+
+    Raises:
+        WrongType: it is none of these.
+        ValueError: the choices are not all there.
+    """
+    labels = list(LETTERS)
+    if len(names) > 1:
+        texts = [text_of(value, name) for value, name in zip(values, names, strict=True)]
+    else:
+        found = _labelled(values[0], names[0])
+        texts = [text_of(text, names[0]) for _, text in found]
+        labels = [text_of(label, names[0]) or LETTERS[i] for i, (label, _) in enumerate(found)]
+        matches = [LABELLED.fullmatch(text) for text in texts]
+        own = [match[1] or match[2] for match in matches if match]
+        if len(set(own)) == len(texts) and not any(label for label, _ in found):
+            labels = own
+            texts = [match[3] for match in matches if match]
+    if not 2 <= len(texts) <= MOST_CHOICES or "" in texts:
+        raise ValueError(f"its choices must be 2 to {MOST_CHOICES} texts, got {short(texts)}")
+    return Choices(labels, texts)
+
+
+def _labelled(value: Any, name: str) -> list[tuple[Any, Any]]:
+    """Label and text of each choice; a label is None where there are none."""
+    if isinstance(value, Mapping) and isinstance(value.get("text"), list):
+        labels = value.get("label") or [None] * len(value["text"])
+        if len(labels) != len(value["text"]):
+            raise ValueError(f"its {name!r} has {len(labels)} labels of {len(value['text'])} texts")
+        return list(zip(labels, value["text"], strict=True))
+    if isinstance(value, Mapping):  # where Arrow fills in a choice that a row lacks, it is None
+        return [(label, text) for label, text in value.items() if text is not None]
+    if not isinstance(value, list):
+        raise WrongType(f"its {name!r} must be a list of choices, got {short(value)}")
+    if all(isinstance(choice, Mapping) and {"label", "text"} <= set(choice) for choice in value):
+        return [(choice["label"], choice["text"]) for choice in value]
+    return [(None, choice) for choice in value]
+
+
+def place_of(key: str, choices: Choices, reader: str) -> int:
+    """Which of the choices a key names, counted from 0; `reader` is a `ChoiceReader`.
+
+    Raises:
+        WrongType: the key is an index that no choice has.
+        ValueError: it is a letter or a text that no choice has.
+    """
+    if reader.startswith("index"):
+        first = int(reader == "index_from_1")
+        count = len(choices.texts)
+        number = re.fullmatch(r"(\d{1,9})(?:\.0)?", key)
+        if number is None or not first <= int(number[1]) < count + first:
+            raise WrongType(
+                f"its answer {short(key)} is no index of {count} choices counted from {first}"
+            )
+        return int(number[1]) - first
+    known = choices.texts if reader == "whole" else choices.labels[: len(choices.texts)]
+    bare = key if reader == "whole" else key.strip("()[]. :")
+    for same in (str, str.casefold):  # labels may differ in case alone
+        if [same(text) for text in known].count(same(bare)) == 1:
+            return [same(text) for text in known].index(same(bare))
+    raise ValueError(f"its answer {short(key)} is none of {short(known)}")

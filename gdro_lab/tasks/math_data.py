@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase as LETTERS
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -31,8 +31,10 @@ from gdro_lab.tasks.fields import (
     Message,
     WrongType,
     chat_of,
+    choices_of,
     find,
     names_in,
+    place_of,
     refuse_nested,
     text_of,
 )
@@ -92,6 +94,8 @@ class Problem:
     solution: str | None = None
     """A worked solution, perhaps without its answer."""
     is_choice: bool = False
+    is_first: bool = False
+    """Whether the right choice is the first that the data have."""
     chat: Sequence[Message] = ()
     """The messages, where the data have a chat in place of a text."""
 
@@ -160,8 +164,8 @@ def own_source(
 def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
     """The problems of a source, and of each row that was left out its place and fault.
 
-    A row is left out if a column is empty, if its answer cannot be read, if it repeats another, or
-    if a choice is missing or the right one is there twice.
+    A row is left out if a column is empty, if its answer cannot be read, if it repeats another, if
+    a choice is missing, or if two of them are the right one.
 
     Args:
         source: what to read.
@@ -193,6 +197,11 @@ def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
         else:
             problems[problem.uid] = problem
     check_left_out(source, len(problems) + len(repeats), faults)
+    if schema.reader == "index" and not any(problem.is_first for problem in problems.values()):
+        raise ValueError(
+            f"{source.name!r} has no row whose answer is 0: write answer: index_from_1 where "
+            "indices are counted from 1"
+        )
     return list(problems.values()), faults + repeats
 
 
@@ -234,10 +243,11 @@ def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
         raw = schema.prepare(raw)
     text, chat = _read_question(raw, schema)
     if schema.choices:
-        text, answer, digest = _read_choice(raw, schema, text)
+        text, answer, digest, right = _read_choice(raw, schema, text)
     else:
         answer = _read_key(find(raw, schema.answer), schema)
         digest = _hash(chat or text, answer)
+        right = None
         if _shows(text, answer):
             raise ValueError(f"its problem shows its answer {short(answer)}")
     group = _optional_text(raw, schema.group)
@@ -250,6 +260,7 @@ def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
         label=f"{source.name}, {row.label}",
         solution=_optional_text(raw, schema.solution) or None,
         is_choice=bool(schema.choices),
+        is_first=right == 0,
         chat=chat,
     )
 
@@ -289,7 +300,7 @@ def _read_key(value: Any, schema: Schema) -> str:
     text = text_of(value, schema.answer)
     if not text or GAP.fullmatch(text):
         raise ValueError("its answer is empty" if not text else f"its answer is {text!r}")
-    key = read_key(text, schema.reader)
+    key = read_key(text, cast("KeyReader", schema.reader))  # where there are no choices
     if key is None:
         end = repr(text if len(text) <= 60 else f"…{text[-60:]}")
         raise ValueError(f"its answer {end} has none that is read as {schema.reader!r}")
@@ -302,17 +313,27 @@ def _shows(text: str, answer: str) -> bool:
     return answer in [*said, *SAID.findall(text)]
 
 
-def _read_choice(raw: Any, schema: Schema, problem: str) -> tuple[str, str, Any]:
-    """The problem with its choices, the letter of the right one, the hash of both."""
-    choices = [text_of(find(raw, name), name) for name in schema.choices]
-    right = schema.choices.index(schema.answer)
-    if "" in choices or choices.count(choices[right]) > 1:
-        raise ValueError(f"its choices must be texts, the right one once, got {short(choices)}")
-    digest = _hash(problem, choices[right])
-    # the right one is always in the same place, so they are shuffled, alike in every run
-    order = np.random.default_rng(list(digest.digest())).permutation(len(choices)).tolist()
-    lines = [f"{LETTERS[i]}) {choices[place]}" for i, place in enumerate(order)]
-    return "\n".join([problem, "", *lines]), LETTERS[order.index(right)], digest
+def _read_choice(raw: Any, schema: Schema, problem: str) -> tuple[str, str, Any, int]:
+    """The problem with its choices, the letter of the right one, the hash of both, its place."""
+    names = schema.choices
+    choices = choices_of([find(raw, name) for name in names], names)
+    order = list(range(len(choices.texts)))
+    if schema.answer in names:
+        # the right one is always in the same place, so they are shuffled, alike in every run
+        right = names.index(schema.answer)
+        digest = _hash(problem, choices.texts[right])
+        order = np.random.default_rng(list(digest.digest())).permutation(len(order)).tolist()
+    else:
+        key = text_of(find(raw, schema.answer), schema.answer)
+        if not key:
+            raise ValueError("its answer is empty")
+        right = place_of(key, choices, schema.reader)
+    if choices.texts.count(choices.texts[right]) > 1:
+        raise ValueError(f"two of its choices are the right one, {short(choices.texts[right])}")
+    lines = [f"{LETTERS[i]}) {choices.texts[place]}" for i, place in enumerate(order)]
+    text = "\n".join([problem, "", *lines])
+    letter = LETTERS[order.index(right)]
+    return text, letter, digest if schema.answer in names else _hash(text, letter), right
 
 
 def _optional_text(raw: Any, name: str | None) -> str:

@@ -7,10 +7,13 @@ first whose columns are all there is taken.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from gdro_lab.tasks.answers import KeyReader
+from gdro_lab.tasks.fields import ChoiceReader
 
+AnyReader = Literal[KeyReader, ChoiceReader]
+"""How a key is read: from its text, or, where there are choices, as the name of one."""
 Row = Mapping[str, Any]
 STEP = re.compile(r"[\d.+\-*/()%]+=\$?(-?[\d.]+)%?")  # "48/2=24"; its group is the value
 MARKED_STEP = re.compile(r"<<(.*?)>>")  # as gsm8k marks its steps
@@ -27,22 +30,22 @@ class Schema:
     """Columns of the problem's text; several are joined by a space. A single one may be a chat."""
     answer: str
     """The column of the answer key, or of a list of accepted keys."""
-    reader: KeyReader = "whole"
+    reader: AnyReader = "whole"
     """How the key is read from its column."""
     group: str | None = None
     """The column that names a problem's family; without one, the source is one family."""
     solution: str | None = None
     """The column of a worked solution, which may be empty."""
     choices: tuple[str, ...] = ()
-    """The columns of one choice each, which make it multiple choice. `answer` is one of them, and
-    each problem shows them in an order of its own."""
+    """The column with all choices, or the columns of one choice each, which make it multiple
+    choice. Where `answer` is one of them, they are shown in an order of their own."""
     prepare: Callable[[Row], Row] | None = None
     """Works out the columns group and solution from the others."""
 
     @property
     def needed(self) -> tuple[str, ...]:
         """The columns that every row must have."""
-        return (*self.problem, *(self.choices or [self.answer]))
+        return (*self.problem, self.answer, *self.choices)
 
     @property
     def named(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a row holds: fields by path, chats, and keys in their form."""
+"""What a row holds: fields by path, chats, choices, and keys in their form."""
 
 import re
 from pathlib import Path
@@ -129,9 +129,12 @@ def test_chats_repeat_whatever_their_system_prompt_is(load):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"answer": "aloud"},
+        {"answer": "letter"},
+        {"answer": "index"},
+        {"answer": "hash", "columns": {"choices": "choices"}},
+        {"train": [{"source": "gsm8k", "answer": "letter"}]},
+        {"train": [{"source": "gpqa", "answer": "boxed"}]},
         {"columns": {"problem": []}},
-        {"columns": {"choices": ["no", "nor"]}},
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(fields):
@@ -199,11 +202,17 @@ def test_lists_and_sets_of_mathematics_are_keys(load, text):
     assert answers(load([{"question": f"{text}?", "answer": text}])) == [text]
 
 
+def test_nested_choices_as_a_question_are_refused(load):
+    rows = [{"question": {"stem": "Which?", "choices": [{"label": "A"}]}, "answer": "A"}]
+    with pytest.raises(ValueError, match=r"row 0: .*'question' is a dict.*question\.stem"):
+        load(rows)
+
+
 def test_the_profile_lines_on_the_page_can_be_meant():
     page = (ROOT / "docs/your-own-data.md").read_text("utf-8")
     table = page.partition("| the rows have |")[2].partition("\n\n")[0]
     lines = [row.split(" | ")[-1] for row in table.splitlines()[2:]]
-    assert len(lines) > 10
+    assert len(lines) > 15
     for line in lines:
         spans = re.findall(r"`([^`]*)`", line)
         fields = {}

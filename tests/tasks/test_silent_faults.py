@@ -9,6 +9,48 @@ def answers(split):
     return [row["answer"] for row in split.rows]
 
 
+def choices(texts, answer):
+    return {"question": f"Which of {texts}?", "options": texts, "answer": answer}
+
+
+@pytest.mark.parametrize(
+    ("texts", "answer", "letter"),
+    [
+        (["B. six", "A. five", "C. seven"], "B", "A"),
+        (["C. one", "B. two", "A. three"], "C", "A"),
+        (["F) a", "G) b", "H) c", "J) d"], "H", "C"),
+        (["(2) a", "(1) b"], "1", "B"),
+        (["3. a", "1. b", "2. c"], "1.", "B"),
+        (["b: x", "a: y"], "a", "B"),
+        (["1.5 m", "2.5 m"], "B", "B"),  # no labels
+        (["A. one", "two"], "B", "B"),  # not all have one
+        (["A. one", "A. two"], "B", "B"),  # nor one of its own
+        ({"text": ["a", "b"]}, "B", "B"),
+        ({"text": ["a", "b"], "label": ["x", "y"]}, "x", "A"),
+    ],
+)
+def test_options_are_named_by_their_own_labels(load, texts, answer, letter):
+    split = load([choices(texts, answer)], columns={"choices": "options"}, answer="letter")
+    assert answers(split) == [letter]
+
+
+def test_labels_of_other_texts_are_refused(load):
+    rows = [choices({"text": ["a", "b"], "label": ["A"]}, "A")]
+    with pytest.raises(ValueError, match=r"row 0: .*labels"):
+        load(rows, columns={"choices": "options"}, answer="letter")
+
+
+def test_an_index_from_one_is_not_read_from_zero(load):
+    rows = [choices([f"{n}a", f"{n}b", f"{n}c", f"{n}d"], n) for n in (1, 2, 3)]
+    with pytest.raises(ValueError, match="index_from_1"):
+        load(rows, columns={"choices": "options"}, answer="index")
+    split = load(rows, columns={"choices": "options"}, answer="index_from_1")
+    assert answers(split) == ["A", "B", "C"]
+    rows[0]["answer"] = 0
+    split = load(rows, columns={"choices": "options"}, answer="index")
+    assert answers(split) == ["A", "C", "D"]
+
+
 def test_a_question_with_two_answers_is_left_out_with_both(load, tmp_path):
     rows = [{"question": "What is x?", "answer": "4"}, {"question": "what is  $x$", "answer": "5"}]
     split = load([*rows, GOOD])
