@@ -36,8 +36,7 @@ smol: .venv-vllm/ready  ## train a pretrained model, GRPO and pivotal: a table, 
 	@.venv-vllm/bin/gdro run smol --cores $(CORES)
 
 pool: $(READY)  ## the stored pool of gradients again, data/pools/rare-hard.npz: two minutes
-	rm -f data/pools/rare-hard.npz
-	gdro microscope make data/pools/rare-hard.npz --width 32 --flat
+	python -m gdro_lab.microscope make data/pools/rare-hard.npz --width 32 --flat
 
 figures: run notebooks  ## redraw figures/: those of the tiny profile's runs and of the teaching notebooks
 	papermill --no-progress-bar notebooks/06_results.ipynb runs/$(PROFILE)/06_results.ipynb -p profile $(PROFILE)
