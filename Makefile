@@ -27,7 +27,7 @@ install = ( command -v uv >/dev/null \
 	&& uv pip install --quiet --python $(1)/bin/python $(2) ) \
 	|| $(1)/bin/pip install --quiet --disable-pip-version-check $(2)
 
-.PHONY: run smol pool figures notebooks docs test test-gpu test-oldest lab setup setup-engines bench lint clean
+.PHONY: run smol pool figures notebooks docs test test-gpu test-oldest lab slides setup setup-engines bench lint clean
 
 run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny), in runs/
 	@gdro run $(PROFILE) --cores $(CORES)
@@ -36,8 +36,7 @@ smol: .venv-vllm/ready  ## train a pretrained model, GRPO and pivotal: a table, 
 	@.venv-vllm/bin/gdro run smol --cores $(CORES)
 
 pool: $(READY)  ## the stored pool of gradients again, data/pools/rare-hard.npz: two minutes
-	rm -f data/pools/rare-hard.npz
-	gdro microscope make data/pools/rare-hard.npz --width 32 --flat
+	python -m gdro_lab.microscope make data/pools/rare-hard.npz --width 32 --flat
 
 figures: run notebooks  ## redraw figures/: those of the tiny profile's runs and of the teaching notebooks
 	papermill --no-progress-bar notebooks/06_results.ipynb runs/$(PROFILE)/06_results.ipynb -p profile $(PROFILE)
@@ -66,8 +65,12 @@ test-oldest: .venv-oldest/ready  ## the trainer's tests with the oldest TRL and 
 	.venv-oldest/bin/python -m pytest -q -n $(CORES) --dist loadgroup $(OLDEST) \
 		-k "not two_processes and (not killed or both)"
 
-lab: $(READY)  ## JupyterLab on the notebooks
-	jupyter lab notebooks
+lab: $(READY)  ## JupyterLab on the first notebook
+	jupyter lab notebooks/00_grpo_and_gdro.ipynb
+
+slides: $(READY)  ## the lecture's deck, docs/slides.ipynb, in build/slides.slides.html
+	jupyter nbconvert --to slides docs/slides.ipynb --output-dir build \
+		--SlidesExporter.reveal_width=1280 --SlidesExporter.reveal_height=720
 
 bench: $(READY)  ## our code beside the alternatives, in one run
 	for file in benchmarks/*.py; do python $$file || exit 1; done

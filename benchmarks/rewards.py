@@ -45,7 +45,7 @@ def fixture_keys() -> list[str]:
     keys = []
     for name, spec in MATH_SPECS.items():
         if not spec.schemas[0].choices:
-            problems, _ = read_problems(named_source(name, [FIXTURES / f"math/{name}.jsonl"]))
+            problems, _ = read_problems(named_source(name, FIXTURES / f"math/{name}.jsonl"))
             keys += [problem.answer for problem in problems]
     return list(dict.fromkeys(keys))
 

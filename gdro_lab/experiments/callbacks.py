@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from gdro_lab.machine import report_progress
-
 
 class ProgressLines(TrainerCallback):
     """A line every few seconds, legible in a log: step, time left."""
@@ -37,7 +35,6 @@ class ProgressLines(TrainerCallback):
             self.last_line = now
             left = (now - self.began) / (step - self.first_step) * (last - step)
             print(f"{self.name}: step {step}/{last}, {left:.0f} s left", flush=True)
-            report_progress(step, last)
 
 
 class StepCosts(TrainerCallback):

@@ -38,7 +38,6 @@ from gdro_lab.machine import (
     arithmetic,
     describe_machine,
     own_processes,
-    report_progress,
 )
 from gdro_lab.models import stop_tokens
 from gdro_lab.tasks import Split, load_split, prompt_token_ids
@@ -161,7 +160,7 @@ def evaluate_model(
     if processes == 1:
         tokens_PS = sample(ids, seed=seed)
     else:
-        tokens_PS = _in_processes(sample, ids, seed, processes, choice.tensor_parallel_size)
+        tokens_PS = _in_processes(sample, ids, seed, processes)
     texts_PS = [
         tokenizer.batch_decode(tokens_S, skip_special_tokens=True) for tokens_S in tokens_PS
     ]
@@ -216,11 +215,11 @@ def count_correct(
 
 
 def _in_processes(
-    sample: Callable[..., list[Tokens]], ids: Tokens, seed: int, processes: int, gpus: int
+    sample: Callable[..., list[Tokens]], ids: Tokens, seed: int, processes: int
 ) -> list[Tokens]:
-    """Tokens of the samples of each prompt, from processes with GPUs of their own."""
+    """Tokens of the samples of each prompt, from processes with a GPU each."""
     tokens_PS: list[Tokens] = [[]] * len(ids)
-    share = partial(_sample_share, sample, ids, seed, processes, gpus)
+    share = partial(_sample_share, sample, ids, seed, processes)
     with own_processes(processes) as pool:
         for rank, tokens in enumerate(pool.map(share, range(processes))):
             tokens_PS[rank::processes] = tokens
@@ -232,14 +231,12 @@ def _sample_share(
     ids: Tokens,
     seed: int,
     processes: int,
-    gpus: int,
     rank: int,
 ) -> list[Tokens]:
-    """What the process `rank` does: every n-th prompt, with GPUs and a seed of its own."""
+    """What the process `rank` does: every n-th prompt, with a GPU and a seed of its own."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = list(map(str, range((rank + 1) * gpus))) if visible is None else visible.split(",")
     # before CUDA starts
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices[rank * gpus :][:gpus])
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(rank) if visible is None else visible.split(",")[rank]
     # a seed that no other rank has, whatever the evaluation's seed
     return sample(ids[rank::processes], seed=seed * processes + rank)
 
@@ -271,7 +268,6 @@ def _by_transformers(
     tokens_R = []
     torch.manual_seed(seed)
     for start in range(0, len(ids_R), choice.batch_size):
-        report_progress(start, len(ids_R))
         texts = {"input_ids": ids_R[start : start + choice.batch_size]}
         batch = tokenizer.pad(texts, padding_side="left", return_tensors="pt").to(device)
         output = model.generate(**batch, generation_config=config)
@@ -327,5 +323,5 @@ def _start_vllm(choice: EvaluationChoice, folder: str, longest: int, seed: int) 
         disable_log_stats=True,
         seed=seed,
         **options,
-        **choice.model_dump(include={"gpu_memory_utilization", "tensor_parallel_size"}),
+        **choice.model_dump(include={"gpu_memory_utilization"}),
     )

@@ -20,7 +20,6 @@ from gdro_lab.experiments.oracles import loop_controller, make_oracle
 from gdro_lab.experiments.records import write_rows
 from gdro_lab.experiments.run import Run
 from gdro_lab.experiments.scores import score_families
-from gdro_lab.machine import report_progress
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import Task, TaskWorld
 
@@ -39,14 +38,10 @@ SPENT = ("tokens", "trained_tokens", "replayed", "seconds")
 """Columns of the record that rows add up, beside the rollouts."""
 
 
-def draw_base(
-    world: TaskWorld, seed: int, cache_dir: str | Path, size: str | None = None
-) -> tuple[Task, Path]:
+def draw_base(world: TaskWorld, seed: int, cache_dir: str | Path) -> tuple[Task, Path]:
     """The task of a replicate, and the folder of its base, made if the cache has none."""
     task = world.spec.draw(seed)
     options = world.base.model_dump()
-    if size is not None:
-        options["size"] = size
     return task, tiny_base(task, seed=seed, cache_dir=cache_dir, progress=False, **options)
 
 
@@ -69,7 +64,6 @@ class Scorer:
 
     def on_step(self, step: int, record: dict[str, Any]) -> None:
         """Add up what a step spent; take scores where they are due."""
-        report_progress(step, self.steps)
         for name in SPENT:
             self.spent[name] += record[name]
         self.spent["rollouts"] += record["rollouts_spent"]
@@ -125,7 +119,7 @@ def play_in_loop(
     The base, which is not trained, has one row, as of the last step.
     """
     transformers.logging.disable_progress_bar()
-    task, base = draw_base(world, run.replicate, cache_dir, run.size)
+    task, base = draw_base(world, run.replicate, cache_dir)
     model = transformers.AutoModelForCausalLM.from_pretrained(base)
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     scorer = Scorer(run, task, model, tokenizer)

@@ -40,7 +40,7 @@ def make_run_base(run: Run, cache_dir: str | Path) -> None:
         return
     from gdro_lab.experiments.loop_runs import draw_base
 
-    _, base = draw_base(run.world, run.replicate, cache_dir, run.size)
+    _, base = draw_base(run.world, run.replicate, cache_dir)
     print(base)
 
 
@@ -67,12 +67,9 @@ def play_run(run: Run, file: Path, cache_dir: str | Path = CACHE) -> list[dict[s
 def train_run(run: Run, folder: str | Path, cache_dir: str | Path = CACHE) -> list[dict[str, Any]]:
     """Train a run, unless that is done, and return its record.
 
-    With several machines (`launch`), each must call it. All but the first return an empty record.
     Refusal for a folder in which another process trains.
     """
-    # one lock for each machine: several write into one folder on a shared disk
-    machine = run.launch.machine
-    with only_process_in(Path(folder), f".lock{machine or ''}"):
+    with only_process_in(Path(folder)):
         training = open_training(run, folder, cache_dir)
         if training.done:
             training.remove_checkpoints()  # a kill just before the end leaves them
@@ -80,7 +77,7 @@ def train_run(run: Run, folder: str | Path, cache_dir: str | Path = CACHE) -> li
             training.launch()
         else:
             training.train()
-    return training.record() if machine == 0 else []
+    return training.record()
 
 
 def open_training(run: Run, folder: str | Path, cache_dir: str | Path = CACHE) -> "Training":

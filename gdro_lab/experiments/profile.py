@@ -30,18 +30,17 @@ from gdro_lab.experiments.run import LOOP_TRAIN, Run
 from gdro_lab.experiments.scores import K
 from gdro_lab.experiments.spelling import import_methods, read_spelling
 from gdro_lab.tasks import EmbeddedChoice, GymChoice, MathChoice
-from gdro_lab.tasks.base import BaseSize, BoundedNatural, Name, Strict
+from gdro_lab.tasks.base import BoundedNatural, Name, Strict
 from gdro_lab.tasks.cold_start import ColdStart
 from gdro_lab.tasks.reasoning_gym import STREAM_SIZE, GymSpec
 from gdro_lab.tasks.world import TaskWorld, read_layers, read_world, refusal
 
 PROFILES = Path(__file__).parents[1] / "profiles"
 OF_OTHERS = {  # the fields of the other backend
-    "trl": {"worlds", "methods", "learning_rates", "size", "baseline"},
+    "trl": {"worlds", "methods", "learning_rates", "baseline"},
     "loop": {"one_task", "task", "base", "model", "cold_start", "launch", "gpus", "hours"}
     | {"variants"},
 }
-RESERVED = {BASE, "results", "figures", "logs"}  # folders of a profile's runs
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as numpy and torch take them
 
 
@@ -92,8 +91,6 @@ class Profile(Strict):
     """What is compared, spelled as in `gdro_lab.experiments.spelling`."""
     learning_rates: list[Positive] = Field([1e-4, 2e-4], min_length=1)
     """Tried for each method that names no rate of its own."""
-    size: BaseSize | None = None
-    """Size of all bases, in place of the worlds' own."""
     baseline: str = "grpo"
     """The method that others are compared with."""
 
@@ -160,8 +157,6 @@ class Profile(Strict):
         names = list(self.variants)
         if not names:
             raise Refusal("variants must name what is compared, got {}")
-        if RESERVED & set(names):
-            raise Refusal(f"variants may not be called {sorted(RESERVED)}, got {names}")
         labels = [self.label(name) for name in (BASE, *names)]
         if len(set(labels)) != len(labels):
             raise Refusal(f"labels of variants must differ, got {labels}")
@@ -351,7 +346,6 @@ class Profile(Strict):
             world=world,
             prompts=prompts,
             mean_rollouts=mean_rollouts,
-            size=self.size,
         )
 
     def drawn(self, seed: int) -> Self:

@@ -43,7 +43,7 @@ Kinds = Mapping[str, Callable[[PromptScores], np.ndarray]]
 def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
     """All runs of a profile, the base first: variant, seed, manifest, record, evaluation.
 
-    Refusal if one is missing, a copy of another, or was made with other settings.
+    Refusal if one is missing, or was made with other settings.
     """
     runs: list[dict[str, Any]] = []
     starts: dict[Any, str] = {}
@@ -55,12 +55,6 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
         run |= read_result(folder)
         run["evaluation"].sort(key=lambda row: row["uid"])
         manifest = run["manifest"]
-        for name, value in listed.place.items():
-            if manifest.get(name) != value:
-                raise Refusal(
-                    f"{folder} must hold {name} {value!r}, got {manifest.get(name)!r}: a copy is "
-                    "not a run; delete its folder"
-                )
         if manifest.get("settings") != listed.settings:
             raise Refusal(
                 f"runs must be those of profile {profile.name!r} as it is now, got other settings "
@@ -335,5 +329,5 @@ def paired_tables(profile: Profile, rows: pd.DataFrame) -> str:
         if baseline in profile.variants:
             of_it = [name for name, v in profile.variants.items() if v.baseline == baseline]
             part = scores[scores.configuration.isin([BASE, baseline, *of_it])]
-            tables.append(format_table(compare(part, baseline), None, baseline))
+            tables.append(format_table(compare(part, baseline), baseline))
     return "\n".join(tables)

@@ -99,8 +99,6 @@ class Run:
     prompts: int = 0
     """Of a step."""
     mean_rollouts: float = 0
-    size: str | None = None
-    """Of the base, in place of the world's own."""
 
     @property
     def title(self) -> str:
@@ -138,7 +136,6 @@ class Run:
             settings: dict[str, Any] = {
                 "world": self.world.model_dump(mode="json"),
                 "train": self.train.model_dump(include=set(LOOP_TRAIN)),
-                "size": self.size,
                 "success_threshold": self.success_threshold,
             }
             if self.variant is not None:

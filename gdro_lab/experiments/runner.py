@@ -3,7 +3,7 @@
 What is complete is not repeated. A run that fails stops no other run; a base that fails stops only
 the runs that start from it. The two backends meet here. Each job is a process of its own, forked
 from one that has imported torch and TRL already, with its output in a log; the console, whose
-process imports neither, has one line, with the progress of all and the time left.
+process imports neither, has one line, with the jobs that are done and the time left.
 """
 
 import multiprocessing
@@ -26,13 +26,7 @@ from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import read_rows
 from gdro_lab.experiments.run import Run
 from gdro_lab.experiments.spelling import import_methods, slug_of
-from gdro_lab.machine import (
-    PROGRESS,
-    end_with_parent,
-    only_process_in,
-    read_progress,
-    set_up_process,
-)
+from gdro_lab.machine import only_process_in, set_up_process
 
 # imported once, by the process that the jobs are forked from
 IMPORTED = {
@@ -50,23 +44,8 @@ IMPORTED = {
         "transformers",
     ],
 }
-SHARED = ("train", "size", "success_threshold")
+SHARED = ("train", "success_threshold")
 """Settings that all runs of a folder have in common, besides each world's."""
-
-
-class Bar(tqdm):
-    """A bar of jobs, with the time left once it can be told."""
-
-    @property
-    def format_dict(self) -> dict[str, Any]:
-        """What the bar prints."""
-        known = super().format_dict
-        done = known["n"] / max(known["total"], 1)
-        # of jobs that report parts of themselves, rounding may leave a little less than none
-        left = known["elapsed"] * max(1 / done - 1, 0) if done else None
-        known["left"] = "?" if left is None else tqdm.format_interval(left)
-        known["bar_format"] = "{desc} {percentage:3.0f}%, {elapsed} elapsed, {left} left{postfix}"
-        return known
 
 
 def run_profile(profile: Profile, cores: int, runs_dir: str | Path | None, cache_dir: str) -> int:
@@ -234,7 +213,7 @@ def run_jobs(
     running: dict[Any, Job] = {}
     failed: dict[str, str] = {}
     every = 0.1 if sys.stderr.isatty() else 60
-    bar = Bar(total=len(jobs), mininterval=every, disable=not jobs)
+    bar = tqdm(total=len(jobs), mininterval=every, disable=not jobs, unit="job")
     try:
         while waiting or running:
             while waiting and len(running) < workers:
@@ -249,12 +228,10 @@ def run_jobs(
                 if process.exitcode is None:
                     continue
                 del running[process]
-                _progress_of(logs, job).unlink(missing_ok=True)
+                bar.update()
                 if process.exitcode:
                     failed[job.title] = _line_of(process.exitcode, logs / f"{job.stem}.log", job)
                     bar.set_postfix_str(f"{len(failed)} failed")
-            under_way = sum(read_progress(_progress_of(logs, job)) for job in running.values())
-            bar.update(len(jobs) - len(waiting) - len(running) + under_way - bar.n)
     finally:
         bar.close()
         for process in running:
@@ -274,20 +251,12 @@ def _line_of(exitcode: int, log: Path, job: Job) -> str:
 
 def _play(job: Job, log: Path, methods_from: str | None) -> None:
     """In the process of a job: write all that it prints to its log, behind what is there."""
-    end_with_parent()
     with log.open("ab") as stream:
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
-    progress = _progress_of(log.parent, job).absolute()
-    progress.unlink(missing_ok=True)  # it may be a link to another file
-    os.environ[PROGRESS] = str(progress)
     set_up_process()
     try:
         import_methods(methods_from)
         job.function(*job.arguments)
     except Refusal as error:
         sys.exit(str(error))  # one line in place of a traceback
-
-
-def _progress_of(logs: Path, job: Job) -> Path:
-    return logs / f".{job.stem}.progress"

@@ -3,7 +3,6 @@
 runs.csv      one row per world, configuration, learning rate, replicate, checkpoint and family
 table.md      each configuration at its best learning rate: differences from GRPO in pairs by
               replicate, and memorization gaps
-differences   a figure, as PNG and PDF
 """
 
 from collections.abc import Iterable
@@ -12,12 +11,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from gdro.checks import Refusal
 from gdro.files import replace_text
@@ -26,7 +21,6 @@ from gdro_lab.experiments.memorization import format_gap, memorization_gaps
 from gdro_lab.experiments.records import TOTALS, read_rows
 from gdro_lab.experiments.scores import COLUMNS
 from gdro_lab.experiments.spelling import slug_of
-from gdro_lab.experiments.style import DATA, METHOD_COLORS, PEER, WIDTH, save, use_style
 from gdro_lab.intervals import holm, paired_t
 from gdro_lab.tasks.base import ALL
 
@@ -44,9 +38,6 @@ BASELINE = "grpo"
 RATE_SCORES = ["mean_at_8", "pass_at_8"]
 """The scores by whose sum learning rates are chosen."""
 COSTS = (*TOTALS, "seconds")
-PEER_MARKERS = "sD^v>"
-"""Markers of the best methods without a colour of their own."""
-REACH = "rollouts to reach GRPO's best"
 RUN_KEY = ["world", "configuration", "learning_rate", "replicate"]
 """What tells the runs of a study apart."""
 read_csv = partial(pd.read_csv, keep_default_na=False, na_values="")  # a family may be called NA
@@ -174,48 +165,13 @@ def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
     return table[table.learning_rate.to_numpy() == best.loc[arms].to_numpy()].reset_index(drop=True)
 
 
-def rollouts_to_reach(scores: pd.DataFrame) -> pd.DataFrame:
-    """Part of GRPO's rollouts after which mean@8 and pass@8 stay at or above GRPO's best.
-
-    Means are over the replicates that both were run on, GRPO at all its learning rates. GRPO's best
-    are those at the end, each at the learning rate that is best for it. Linear between checkpoints,
-    so 0.2 means "by the first"; NaN if the two are not kept to the end.
-    """
-    rows = []
-    trained = scores[scores.configuration != BASE]
-    for (world, configuration), runs in at_best_rate(trained).groupby(["world", "configuration"]):
-        grpo = scores[(scores.world == world) & (scores.configuration == BASELINE)]
-        replicates_of_rates = [set(runs.replicate) for _, runs in grpo.groupby("learning_rate")]
-        shared = set(runs.replicate).intersection(*replicates_of_rates)
-        runs = runs[runs.replicate.isin(shared)]
-        grpo = grpo[grpo.replicate.isin(shared)]
-        if not grpo.empty:
-            rows.append(
-                {"world": world, "configuration": configuration, "part": _part_to_reach(runs, grpo)}
-            )
-    return pd.DataFrame(rows, columns=["world", "configuration", "part"])
-
-
-def _part_to_reach(runs: pd.DataFrame, grpo: pd.DataFrame) -> float:
-    """`rollouts_to_reach` of one configuration."""
-    targets = final_rows(grpo).groupby("learning_rate")[RATE_SCORES].mean().max()
-    curve = runs.groupby("step")[["rollouts", *RATE_SCORES]].mean()
-    rollouts = np.linspace(curve.rollouts.iloc[0], curve.rollouts.iloc[-1], 1001)
-    reached = [
-        np.interp(rollouts, curve.rollouts, curve[name]) >= targets[name] for name in RATE_SCORES
-    ]
-    # from the end backwards: reached there and never lost again
-    held = np.logical_and.accumulate(np.all(reached, axis=0)[::-1])[::-1]
-    return rollouts[held.argmax()] / grpo.rollouts.max() if held.any() else np.nan
-
-
 def table_stem(baseline: str) -> str:
     """Name of the files of a table of differences from a baseline."""
     return "table" if baseline == BASELINE else f"table-to-{slug_of(baseline)}"
 
 
 def write_loop_report(out: Path, baseline: str = BASELINE) -> str:
-    """Write runs.csv from the files of the runs, then table and figure; return the table.
+    """Write runs.csv from the files of the runs, then the table; return it.
 
     Refusal for broken files, for copies, and where there are none.
     """
@@ -236,25 +192,21 @@ def write_loop_report(out: Path, baseline: str = BASELINE) -> str:
 
 
 def write_tables(out: Path, rows: pd.DataFrame, baseline: str) -> str:
-    """Write the table of rows, and against GRPO the figure; return the table."""
+    """Write the table of rows, and return it."""
     scores = rows[rows.family == ALL]
     known = sorted({BASELINE, *scores.configuration})
     if baseline not in known:
         raise Refusal(f"baseline must be one of {known}, got {baseline!r}")
     table = compare(scores, baseline)
-    text = format_table(table, rollouts_to_reach(scores), baseline)
+    text = format_table(table, baseline)
     rates = table.groupby(["world", "configuration"]).learning_rate.first()
     text += format_gap(rows[rows.family != ALL], rates)
     replace_text(out / f"{table_stem(baseline)}.md", text)
-    if baseline == BASELINE:
-        matplotlib.use("Agg")
-        use_style()
-        save(draw_differences(table), out, "differences")
     return text
 
 
-def format_table(table: pd.DataFrame, reach: pd.DataFrame | None, baseline: str) -> str:
-    """The result of `compare` as Markdown, a row each, with any of `rollouts_to_reach`."""
+def format_table(table: pd.DataFrame, baseline: str) -> str:
+    """The result of `compare` as Markdown, a row each."""
     cells = [_cell(row, baseline) for row in table.itertuples()]
     shown = table.assign(cell=cells, metric=table.metric.map(METRICS))
     costs = [name for name in COSTS if name in table]
@@ -262,10 +214,8 @@ def format_table(table: pd.DataFrame, reach: pd.DataFrame | None, baseline: str)
     shown[keys] = shown[keys].fillna(-1)  # a pivot leaves out rows without a key
     wide = shown.pivot(index=keys, columns="metric", values="cell")[[*METRICS.values()]]
     wide = wide.reset_index().replace(-1, np.nan)
-    if reach is not None:
-        wide = wide.merge(reach.rename(columns={"part": REACH}), how="left")
     wide = wide.astype(object).where(wide.notna(), None)  # what is missing is printed as a dash
-    formats = ("", "", "g", "d", *len(costs) * [",.0f"], *len(METRICS) * [""], ".2f")
+    formats = ("", "", "g", "d", *len(costs) * [",.0f"], *len(METRICS) * [""])
     name = "GRPO" if baseline == BASELINE else baseline
     return wide.to_markdown(index=False, floatfmt=formats, missingval="–") + (
         "\n\nThe training mix is mean@8 with the families weighted as in training. In brackets: "
@@ -284,78 +234,3 @@ def _cell(row: Any, baseline: str) -> str:
         return f"{row.score:.3f} ({row.difference:+.3f})"
     interval = f"{row.low:+.3f} … {row.high:+.3f}; p {row.p_holm:.3f}"
     return f"{row.score:.3f} ({row.difference:+.3f}: {interval})"
-
-
-def draw_differences(table: pd.DataFrame) -> Figure:
-    """A row a configuration, a column a metric: intervals, filled where they exclude 0.
-
-    Our methods have their colours, the five best of the others markers, the rest is grey; the best
-    in mean@8 and pass@8 together comes first.
-    """
-    table = table[~table.configuration.isin([BASE, BASELINE])]
-    looks = _looks(table)
-    configurations_of = {
-        world: [
-            configuration for configuration in looks if configuration in set(rows.configuration)
-        ]
-        for world, rows in table.groupby("world")
-    }
-    heights = [
-        max(0.7 + 0.15 * len(configurations), 1.4) for configurations in configurations_of.values()
-    ]
-    figure, axes = plt.subplots(
-        max(len(configurations_of), 1),
-        len(METRICS),
-        figsize=(WIDTH, sum(heights) or 1),
-        sharey="row",
-        squeeze=False,
-        height_ratios=heights or None,
-    )
-    for (world, configurations), line in zip(configurations_of.items(), axes, strict=False):
-        for axis, metric in zip(line, METRICS, strict=True):
-            rows = table[(table.world == world) & (table.metric == metric)]
-            _draw_metric(axis, metric, rows.set_index("configuration").loc[configurations], looks)
-        rates = table[table.world == world].groupby("configuration").learning_rate.first()
-        printed = rates.map(partial(np.format_float_scientific, trim="-", exp_digits=1))
-        names = [f"{configuration}, {printed[configuration]}" for configuration in configurations]
-        line[0].set_yticks(range(len(configurations)), names)
-        line[0].set(ylabel=world, ylim=(len(configurations) - 0.5, -0.5))
-    note = "difference from GRPO, 95% intervals over replicates; filled: the interval excludes 0"
-    figure.supxlabel(note, fontsize=8)
-    return figure
-
-
-def _looks(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Colour and marker of each configuration, the best first."""
-    merit = table[table.metric.isin(RATE_SCORES)].groupby("configuration").difference.sum()
-    markers = list(PEER_MARKERS)
-    looks = {}
-    for configuration in merit.sort_values(ascending=False).index:
-        color = METHOD_COLORS.get(configuration.split(":")[0], PEER)
-        marker = "o"
-        if color == PEER and markers:
-            color = DATA
-            marker = markers.pop(0)
-        looks[configuration] = {"color": color, "marker": marker}
-    return looks
-
-
-def _draw_metric(
-    axis: Axes, metric: str, rows: pd.DataFrame, looks: dict[str, dict[str, Any]]
-) -> None:
-    """The intervals of one metric, a row a configuration."""
-    for place, (configuration, row) in enumerate(rows.iterrows()):
-        is_decided = row.low > 0 or row.high < 0
-        axis.errorbar(
-            row.difference,
-            place,
-            xerr=np.nan_to_num((row.high - row.low) / 2),
-            markerfacecolor=None if is_decided else "white",
-            linestyle="",
-            capsize=2,
-            **looks[str(configuration)],
-        )
-    axis.axvline(0, color="black", linewidth=0.8)
-    counts = f"{(rows.low > 0).sum()} above, {(rows.high < 0).sum()} below"
-    axis.set_title(f"{METRICS[metric]}\n{counts}")
-    axis.locator_params(axis="x", nbins=3)

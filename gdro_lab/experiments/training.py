@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import torch
 from datasets import Dataset
@@ -52,12 +52,6 @@ if TYPE_CHECKING:
 
 NOT_RESUMED = {"sync_ref_model", "save_only_model", "ignore_data_skip", "auto_find_batch_size"}
 """Options of TRL with which a run that was killed would not resume to the same weights."""
-UNUSED = {
-    "deepspeed": "shard by `launch: {config: fsdp2}`",
-    # a run would depend on the hub, which is asked before the first step
-    "push_to_hub": "upload the folder of the model when it is trained",
-}
-"""Options of TRL that a profile may not name, and what to do in place of them."""
 OURS = {"prompts_per_step", "updates_per_step", "eval_prompts"}
 """Fields of `train` that TRL does not know."""
 
@@ -261,13 +255,9 @@ class Training:
         launch = self.run.launch
         launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", launch.processes]
         if launch.file is not None:
-            unset = [f"{name}: {value}" for name, value in launch.options.items() if "$" in value]
-            if unset:
-                raise Refusal(f"launch has variables that are not set: {unset}")
             launcher = ["accelerate.commands.launch", "--config_file", launch.file]
             launcher += ["--num_processes", launch.processes]
-            launcher += [f"--{name}={value}" for name, value in launch.options.items()]
-        file = self.folder / f"profile{launch.machine}.yaml"
+        file = self.folder / "profile.yaml"
         replace_text(file, self.run.written)
         train = ["-m", "gdro_lab", "train", file, self.run.configuration, "--launched"]
         train += ["--seed", self.run.replicate, "--folder", self.folder]
@@ -275,7 +265,7 @@ class Training:
         return [sys.executable, "-m", *map(str, launcher + train)]
 
     def launch(self, *options: str) -> None:
-        """Start the processes that the profile asks for; of several machines, this one's."""
+        """Start the processes that the profile asks for."""
         # its output appears in Jupyter, and it ends if this process is interrupted
         code = subprocess.run(self.command(*options), check=False).returncode
         if code:
@@ -312,8 +302,8 @@ def training_arguments(
     chosen["per_device_train_batch_size"] = fixed.pop("per_device_train_batch_size")
     types = get_type_hints(GDROConfig)
     for name, value in chosen.items():
-        if name in {*fixed, *NOT_RESUMED, *UNUSED}:
-            why = UNUSED.get(name, "the rest of the profile determines it, or it would not resume")
+        if name in {*fixed, *NOT_RESUMED}:
+            why = "the rest of the profile determines it, or it would not resume"
             raise Refusal(f"{name} must be left out: {why}, got {value!r}")
         if name in types:  # TRL's parser checks no types: a text for a number would fail late
             check(name, value, types[name])
@@ -365,18 +355,11 @@ def _default_arguments(run: Run, lengths: Lengths, processes: int) -> dict[str, 
 
 def check_arguments(runs: Sequence[Run]) -> None:
     """Refuse (Refusal) options that TRL or a method refuses, before a base is made for them."""
-    from transformers import GenerationConfig
-
     from gdro.trl.config import check_training, make_controller
 
     for run in runs:
         with at_the_door(f"variant {run.configuration!r}"):
             args = training_arguments(run, "unused", Lengths(1, 1))
-            check("vllm_mode", args.vllm_mode, Literal["colocate", "server"])
-            # transformers keeps in silence whatever it does not know
-            unknown = sorted((args.generation_kwargs or {}).keys() - vars(GenerationConfig()))
-            if unknown and not args.use_vllm:
-                raise Refusal(f"generation_kwargs has unknown names {unknown}")
             # the data with these columns is not read yet; bins change nothing checked here
             for column in ("group_column", "pass_rate_column"):
                 setattr(args, column, None)

@@ -5,5 +5,5 @@ rollouts of each of P prompts is taken as the population: the gradient of each d
 log-probability is computed once and kept as a sketch, and the moments of the batch gradient follow
 exactly for any division of rollouts, weights and advantages. `sketch` and `making` make pools
 (PyTorch), `pool` keeps them, `moments` has the mathematics, `judge` plays a method. See
-`gdro microscope --help`.
+`python -m gdro_lab.microscope --help`.
 """

@@ -147,11 +147,6 @@ def _compared(judged: Judged, baseline: Judged, counts_P: np.ndarray) -> np.ndar
     return np.array([variance, snr, ours["cosine"], ours["bias"]])
 
 
-def are_equal(judged: Judged, other: Judged) -> bool:
-    """Whether two methods have played alike: the same prompts, rollouts and advantages."""
-    return all(np.array_equal(getattr(judged, name), value) for name, value in vars(other).items())
-
-
 def judge(pool: Pool, method: str, setting: Setting | None = None, /, **options: Any) -> Judged:
     """Judge a registered method on a pool.
 

@@ -1,12 +1,9 @@
 """Makes pools: samples rollouts at temperature 1 and sketches the gradients of their texts.
 
-Each prompt has seeds and a file of its own, so a run that was killed goes on and gives the same
-pool. Axes: P prompts, K rollouts of a prompt, R rollouts that have not ended, N distinct texts or
+Axes: P prompts, K rollouts of a prompt, R rollouts that have not ended, N distinct texts or
 prefixes, T tokens, V vocabulary.
 """
 
-import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,12 +14,12 @@ from pydantic import Field
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from gdro.checks import Count, Int, Natural, Refusal, check, options
-from gdro.files import replace_text
+from gdro.checks import Count, Int, Natural, check, options
 from gdro_lab.experiments.records import identity_of
 from gdro_lab.loop import Reward, Rows, branch, call_reward
-from gdro_lab.microscope.pool import Pool, read_pool, write_arrays
-from gdro_lab.microscope.sketch import Model, Sketcher, autocast
+from gdro_lab.microscope.pool import Pool
+from gdro_lab.microscope.sketch import Model, Sketcher
+from gdro_lab.models import load_model, stop_tokens
 from gdro_lab.tasks import prompt_token_ids
 from gdro_lab.tasks.base import split_by_share
 
@@ -65,12 +62,16 @@ class PoolChoice:
     flat: bool = False
     """Also compute gradients of prompts whose rewards are all equal, which methods need that teach
     without a baseline."""
-    bfloat16: bool = False
-    """Compute as autocast does in training."""
+
+
+def load_base(folder: str | Path) -> tuple[Model, Any, list[int]]:
+    """A model in float32, its tokenizer, and the tokens that end a text."""
+    loaded = load_model(str(folder), seed=0, attn_implementation="sdpa")
+    ends = stop_tokens(loaded.tokenizer, loaded.model.generation_config.eos_token_id)
+    return loaded.model.eval(), loaded.tokenizer, ends
 
 
 def make_pool(
-    path: str | Path,
     model: Model,
     tokenizer: Any,
     rows: Rows,
@@ -80,64 +81,36 @@ def make_pool(
     made: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Pool:
-    """Make a pool, or go on where an earlier run ended; write and return it, or what is there.
+    """Make a pool.
 
     Args:
-        path: the .npz file to write. What was done before the end is kept beside it.
         model, tokenizer: a causal model in float32. It is frozen, and gets hooks.
         rows: the prompts, with the columns prompt, uid, family and those that the reward asks for.
         reward: as TRL takes it; a rollout is correct if its reward is above 0.
         choice: what is sampled.
         made: what is recorded of model and world.
         progress: whether a bar is printed.
-
-    Raises:
-        Refusal: the file, or what is beside it, belongs to a pool of other settings.
     """
-    settings = {
-        **(made or {}),
-        **vars(choice),
-        "rows": identity_of(rows),
-        "torch": torch.__version__,
-    }
-    if Path(path).exists():
-        finished = read_pool(path)
-        _check_settings(path, json.dumps(finished.made, indent=1), settings)
-        return finished
-    parts = Path(path).with_name(f"{Path(path).name}.parts")  # of the prompts that are finished
-    record = parts / "settings.json"
-    if record.is_file():
-        _check_settings(parts, record.read_text(), settings)
-    replace_text(record, json.dumps(settings, indent=1))
-    sketcher = Sketcher(model, choice.width, choice.seed, bfloat16=choice.bfloat16)
+    sketcher = Sketcher(model, choice.width, choice.seed)
     prompts = prompt_token_ids(tokenizer, [row["prompt"] for row in rows])
-    bar = tqdm(rows, desc=Path(path).stem, unit="prompt", disable=not progress)
-    for place, row in enumerate(bar):
-        if (parts / f"{place}.npz").is_file():
-            continue
+    found = []
+    for place, row in enumerate(tqdm(rows, unit="prompt", disable=not progress)):
         prompt_T = torch.tensor(prompts[place], device=model.device)
-        # each prompt has a seed, so that a run that was killed goes on with the same samples
+        # each prompt has a seed: a pool of the first ones has the same samples
         own_seed = int(np.random.SeedSequence([choice.seed, place]).generate_state(1)[0])
         generator = torch.Generator(model.device).manual_seed(own_seed)
         text_KT, length_K = sample(model, prompt_T, choice, generator)
         kept = zip(text_KT, length_K, strict=True)
         texts = tokenizer.batch_decode([text[:n] for text, n in kept], skip_special_tokens=True)
         correct_K = call_reward([row] * choice.rollouts, texts, reward) > 0
-        answer = _sketched(sketcher, prompt_T, text_KT, length_K, correct_K, choice.flat)
-        write_arrays(parts / f"{place}.npz", answer)
-    pool = _assemble(parts, rows, settings)
-    pool.save(path)
-    shutil.rmtree(parts)
-    return pool
-
-
-def _check_settings(place: str | Path, before: str, settings: dict[str, Any]) -> None:
-    """Refuse (Refusal) other settings than those that made what is there."""
-    if before != json.dumps(settings, indent=1):
-        raise Refusal(
-            f"settings must be those that made {place}, got others: go on with the same, delete "
-            "it, or name another pool"
-        )
+        found.append(_sketched(sketcher, prompt_T, text_KT, length_K, correct_K, choice.flat))
+    settings = {
+        **(made or {}),
+        **vars(choice),
+        "rows": identity_of(rows),
+        "torch": torch.__version__,
+    }
+    return _assemble(found, rows, settings)
 
 
 def _sketched(
@@ -163,12 +136,8 @@ def _sketched(
     return kept | {"texts": texts_K.numpy(force=True), "sketch": sketch_NS.numpy(force=True)}
 
 
-def _assemble(parts: Path, rows: Rows, settings: dict[str, Any]) -> Pool:
-    """The pool of all prompts' files."""
-    found = []
-    for place in range(len(rows)):
-        with np.load(parts / f"{place}.npz") as part:
-            found.append(dict(part))
+def _assemble(found: Sequence[Mapping[str, Any]], rows: Rows, settings: dict[str, Any]) -> Pool:
+    """The pool of what was kept of each prompt."""
     starts = np.cumsum([0, *(len(part["sketch"]) for part in found)])
     texts = [
         np.where(part["texts"] < 0, -1, part["texts"] + start)
@@ -207,9 +176,8 @@ def sample(
     ids_NT = prompt_T[None]
     cache = None
     for t in range(choice.max_new_tokens):
-        with autocast(model, choice.bfloat16):
-            output = model.model(ids_NT, past_key_values=cache, use_cache=True)
-            logits_NV = model.lm_head(output.last_hidden_state[:, -1])
+        output = model.model(ids_NT, past_key_values=cache, use_cache=True)
+        logits_NV = model.lm_head(output.last_hidden_state[:, -1])
         cache = output.past_key_values
         sums_NV = logits_NV.float().softmax(dim=-1).cumsum(dim=-1)
         sums_RV = sums_NV[row_R]

@@ -5,7 +5,6 @@ numbers of a sketch.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,18 +41,11 @@ class Pool:
         scale = float(np.abs(self.sketch_NS).max(initial=0.0)) / LARGEST or 1.0
         arrays = {name: getattr(self, name) for name in ARRAYS}
         arrays["sketch_NS"] = (self.sketch_NS / scale).astype(np.float16)
-        write_arrays(path, arrays | {"scale": scale, "made": json.dumps(self.made)})
+        with Path(path).open("wb") as stream:
+            np.savez_compressed(stream, **arrays, scale=scale, made=json.dumps(self.made))
 
 
 ARRAYS = tuple(name for name in Pool.__dataclass_fields__ if name != "made")
-
-
-def write_arrays(path: str | Path, arrays: Mapping[str, Any]) -> None:
-    """Write an .npz file at once: it is whole or absent."""
-    partial = Path(path).with_name(f".{Path(path).name}")
-    with partial.open("wb") as stream:
-        np.savez_compressed(stream, **arrays)
-    partial.replace(path)
 
 
 def read_pool(path: str | Path) -> Pool:

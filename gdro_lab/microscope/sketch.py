@@ -28,16 +28,14 @@ class Sketcher:
     The model's weights are frozen, and its layers get hooks.
 
     Args:
-        model: in float32, whose adapters are merged.
+        model: in float32.
         width: a sketch has width² numbers.
         seed: of the signs.
-        bfloat16: compute as autocast does in training.
     """
 
-    def __init__(self, model: Model, width: int, seed: int, *, bfloat16: bool = False) -> None:
+    def __init__(self, model: Model, width: int, seed: int) -> None:
         self.model = model.requires_grad_(False)
         self.width = width
-        self.bfloat16 = bfloat16
         self.vocabulary = model.config.vocab_size
         self._sketch_NAA: Tensor | None = None  # of the texts that are being computed
         generator = torch.Generator().manual_seed(seed)
@@ -46,8 +44,6 @@ class Sketcher:
                 left = self._signs(layer.out_features, generator)
                 right = self._signs(layer.in_features, generator)
                 layer.register_forward_hook(self._hook(left, right))
-                if bfloat16:  # once, as autocast casts it at every call
-                    layer.to(torch.bfloat16)
 
     def _signs(self, rows: int, generator: torch.Generator) -> Tensor:
         """Random signs over √width, (rows, width)."""
@@ -60,12 +56,11 @@ class Sketcher:
         def forward(layer: Linear, inputs: tuple[Tensor], output: Tensor) -> None:
             if not output.requires_grad:
                 return
-            with autocast(self.model, bfloat16=False):  # sketches are always float32
-                input_NTA = inputs[0].detach().float() @ right
+            input_NTA = inputs[0].detach() @ right
 
             def backward(delta: Tensor) -> None:
                 assert self._sketch_NAA is not None
-                delta_NTA = delta.float() @ left
+                delta_NTA = delta @ left
                 self._sketch_NAA += delta_NTA.transpose(1, 2) @ input_NTA
 
             output.register_hook(backward)
@@ -109,15 +104,9 @@ class Sketcher:
         self._sketch_NAA = torch.zeros(len(ids_NT), self.width, self.width, device=ids_NT.device)
         # activations are differentiated from here on
         embedded = self.model.get_input_embeddings()(ids_NT).requires_grad_(True)
-        with autocast(self.model, self.bfloat16):
-            hidden = self.model.model(inputs_embeds=embedded, use_cache=False).last_hidden_state
-            logits_NTV = self.model.lm_head(hidden[:, len(prompt_T) - 1 :])
-        logps_NTV = logits_NTV.float().log_softmax(dim=-1)
+        hidden = self.model.model(inputs_embeds=embedded, use_cache=False).last_hidden_state
+        logits_NTV = self.model.lm_head(hidden[:, len(prompt_T) - 1 :])
+        logps_NTV = logits_NTV.log_softmax(dim=-1)
         logps_NT = logps_NTV.gather(-1, text_NT[..., None])[..., 0]
         (logps_NT * mask_NT).sum().backward()
         return self._sketch_NAA.flatten(1)
-
-
-def autocast(model: Model, bfloat16: bool) -> torch.autocast:
-    """The arithmetic of training: bfloat16 in products, or float32 throughout."""
-    return torch.autocast(model.device.type, torch.bfloat16, enabled=bfloat16)

@@ -50,9 +50,8 @@ class GymChoice(Strict):
     """Seed of the draw."""
 
 
-Column = str | BoundedNatural
-"""The name of a column, a path into nested ones such as `reward_model.ground_truth`, or its place
-in a table without a header."""
+Column = str
+"""The name of a column, or a path into nested ones such as `reward_model.ground_truth`."""
 
 
 class Columns(Strict):
@@ -74,25 +73,19 @@ class Columns(Strict):
         """The schema of these columns, with the key read in this way."""
         problem = _names(self.problem)
         choices = () if self.choices is None else _names(self.choices)
-        given = [*_listed(self.problem), self.answer, *_listed(self.choices)]
-        given += [self.group, self.solution]
-        places = [isinstance(column, int) for column in given if column is not None]
-        if any(places) and not all(places):
-            raise ValueError(f"columns must be all names or all places, got {given}")
         for name, columns in {"problem": problem, "choices": choices}.items():
             if len(set(columns)) < len(columns):
                 raise ValueError(f"columns.{name} must have each once, got {list(columns)}")
-        if str(self.answer) in problem:
+        if self.answer in problem:
             raise ValueError(f"columns.problem must leave out the answer, got {list(problem)}")
         _check_reader(reader, bool(choices))
         return Schema(
             problem,
-            str(self.answer),
+            self.answer,
             reader,
-            group=None if self.group is None else str(self.group),
-            solution=None if self.solution is None else str(self.solution),
+            group=self.group,
+            solution=self.solution,
             choices=choices,
-            has_header=not any(places),
         )
 
 
@@ -103,12 +96,8 @@ def _check_reader(reader: AnyReader, has_choices: bool) -> None:
         raise ValueError(f"answer must be one of {readers} {which} columns.choices, got {reader!r}")
 
 
-def _listed(columns: Any) -> list[Any]:
-    return columns if isinstance(columns, list) else [columns]
-
-
-def _names(columns: Any) -> tuple[str, ...]:
-    return tuple(map(str, _listed(columns)))
+def _names(columns: Column | list[Column]) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
 class SourceChoice(Strict):
@@ -126,8 +115,6 @@ class SourceChoice(Strict):
     """Its columns, in place of task.columns or of the named set's own."""
     answer: AnyReader | None = None
     """How its keys are read, in place of task.answer or of the named set's own way."""
-    share: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Its share of task.train_size."""
 
     @property
     def label(self) -> str:
@@ -146,8 +133,8 @@ class MathChoice(Strict):
     """A source of training problems, or a list of them."""
     evaluate: list[str | SourceChoice]
     """Sources that are evaluated; math500 unless given or `held_out` is."""
-    paths: dict[str, str | list[str]] = Field({})
-    """Local copies of named sets, each in the hub's schema; several files are parts of one set."""
+    paths: dict[str, str] = Field({})
+    """Local copies of named sets, each in the hub's schema."""
     columns: Columns = Columns()
     """The columns of all sources that are not named sets and have none of their own."""
     answer: AnyReader = "whole"
@@ -181,7 +168,6 @@ class MathChoice(Strict):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         train = self.training_choices
-        shares = [choice.share for choice in train if choice.share is not None]
         unknown = sorted(set(self.paths) - set(MATH_SPECS))
         if unknown:
             raise ValueError(f"task.paths must name {sorted(MATH_SPECS)}, got {unknown[0]!r}")
@@ -195,20 +181,6 @@ class MathChoice(Strict):
                 raise ValueError(
                     f"sources of task.{where} must differ in their names, got {names}: name them"
                 )
-        trained = [self._identity(choice) for choice in train]
-        both = [
-            choice.source for choice in self.evaluated_choices if self._identity(choice) in trained
-        ]
-        if both:
-            raise ValueError(f"task.evaluate must not have what task.train has, got {both[0]!r}")
-        if shares and (len(shares) < len(train) or abs(sum(shares) - 1) > 1e-9):
-            raise ValueError(
-                f"shares of task.train must be given for all and sum to 1, got {shares}"
-            )
-        if shares and self.train_size is None:
-            raise ValueError(
-                f"task.train_size must be given where sources have shares, got None and {shares}"
-            )
         if self.request is not None and "{problem}" not in self.request:
             raise ValueError(f"task.request must contain {{problem}}, got {self.request!r}")
         for choice in (*train, *self.evaluated_choices):
@@ -225,32 +197,9 @@ class MathChoice(Strict):
         """The evaluation sources, each with all of its fields."""
         return _spelled_out(self.evaluate)
 
-    @property
-    def shares(self) -> dict[str, float] | None:
-        """The share of each training source, or None where none is given."""
-        shares = {choice.label: choice.share for choice in self.training_choices if choice.share}
-        return shares or None
-
     def find_sources(self, choices: list[SourceChoice]) -> list[Source]:
         """Where each of the sources is; ValueError for one that is not there."""
         return [self._find_source(choice) for choice in choices]
-
-    def _identity(self, choice: SourceChoice) -> tuple[Any, ...]:
-        """What decides which rows a source has: hub id or path, configuration and split."""
-        source: Any = choice.source
-        config = choice.config
-        split = choice.split or "train"
-        if source in MATH_SPECS:
-            spec = MATH_SPECS[source]
-            config = choice.config or spec.config
-            split = choice.split or spec.split
-            copies = self.paths.get(source, spec.hub_id)
-            source = copies if isinstance(copies, str) else tuple(copies)
-        if isinstance(source, tuple):
-            return tuple(str(Path(path).resolve()) for path in source)
-        if Path(source).is_file():  # files have no splits
-            return (str(Path(source).resolve()),)
-        return source, config, split
 
     def _schemas(self, choice: SourceChoice) -> tuple[Schema, ...]:
         """How a source is read; of several, by the first whose columns are there."""
@@ -271,8 +220,7 @@ class MathChoice(Strict):
         where = {"config": choice.config, "split": choice.split}
         if choice.source not in MATH_SPECS:
             return own_source(choice.source, schemas[0], name=choice.label, **where)
-        paths = self.paths.get(choice.source, [])
-        source = named_source(choice.source, [paths] if isinstance(paths, str) else paths, **where)
+        source = named_source(choice.source, self.paths.get(choice.source), **where)
         return dataclasses.replace(source, name=choice.label, schemas=schemas)
 
 

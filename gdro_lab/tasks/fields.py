@@ -61,10 +61,8 @@ def find(row: Any, name: str) -> Any:
     return MISSING
 
 
-def names_in(row: Any, depth: int = 4) -> list[str]:
+def names_in(row: Mapping[str, Any], depth: int = 4) -> list[str]:
     """The names and paths that `find` knows in a row of nested mappings, to some depth."""
-    if not isinstance(row, Mapping):
-        return [str(place) for place in range(len(row))]
     names = []
     for name, value in row.items():
         inner = names_in(value, depth - 1) if isinstance(value, Mapping) and depth > 1 else []

@@ -5,7 +5,6 @@ transformers needs the package gguf for it, which the extra "train" brings.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,35 +12,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-def is_gguf(source: str | Path) -> bool:
-    """Whether a source names a GGUF file, by its ending."""
-    return Path(source).suffix == ".gguf"
-
-
-def load_gguf(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a GGUF file as an ordinary model in float32, as `load_model` would, and its tokenizer.
-
-    Raises:
-        ValueError: the package gguf is missing, or transformers cannot read the file.
-    """
-    path = Path(path)
-    if find_spec("gguf") is None:
-        raise ValueError(f"source {str(path)!r} needs the package gguf: pip install gguf")
+def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a GGUF file as an ordinary model in float32, and its tokenizer."""
     import transformers
 
     from gdro_lab.models import prepare
 
     folder = str(path.parent)
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=path.name)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, gguf_file=path.name, dtype="float32"
-        )
-    except Exception as error:  # the readers raise whatever they stumble over
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise ValueError(
-            f"source {str(path)!r} cannot be read by transformers: {reason}"
-        ) from error
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=path.name)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=path.name, dtype="float32"
+    )
     _repair_ends(tokenizer, model)
     _forget_quantization(model)
     prepare(model, tokenizer)

@@ -6,7 +6,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase as LETTERS
@@ -133,24 +133,20 @@ class Problem:
 
 def named_source(
     name: str,
-    paths: Iterable[str | Path] = (),
+    path: str | Path | None = None,
     *,
     config: str | None = None,
     split: str | None = None,
 ) -> Source:
-    """A named set, from the hub or from local copies.
-
-    Several copies are the parts of one set, such as mawps_addsub.jsonl and mawps_singleop.jsonl;
-    each is a family.
-    """
+    """A named set, from the hub or from a local copy."""
     if name not in MATH_SPECS:
         raise ValueError(f"name must be one of {sorted(MATH_SPECS)}, got {name!r}")
     spec = MATH_SPECS[name]
-    local = tuple(map(Path, paths))
-    for path in local:
-        check_path(path, config, split)
+    local = None if path is None else Path(path)
+    if local is not None:
+        check_path(local, config, split)
     place = Place(local, spec.hub_id, config or spec.config, split or spec.split)
-    return Source(name, place, spec.schemas, is_named=True, gated=spec.gated and not local)
+    return Source(name, place, spec.schemas, is_named=True, gated=spec.gated and local is None)
 
 
 def own_source(
@@ -178,7 +174,7 @@ def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
         ValueError: if the source cannot be read or lacks a column, if a column holds something
             else than texts and numbers, or if nearly all rows would be left out.
     """
-    rows = read_raw_rows(source.place, source.schemas[0].has_header)
+    rows = read_raw_rows(source.place)
     schema = _find_schema(source, rows)
     problems: dict[str, Problem] = {}
     faults = []
@@ -260,7 +256,7 @@ def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
         answer=answer,
         uid=f"{source.name}/{digest.hexdigest()}",
         dataset=source.name,
-        family=_family(source, group, row.part),
+        family=_family(source, group),
         label=f"{source.name}, {row.label}",
         solution=_optional_text(raw, schema.solution) or None,
         is_choice=bool(schema.choices),
@@ -346,9 +342,8 @@ def _optional_text(raw: Any, name: str | None) -> str:
     return text_of(value, name)
 
 
-def _family(source: Source, group: str, part: str) -> str:
-    """The group, of a named set after the set's name; without one, the part or the source."""
-    group = group or part.removeprefix(source.name).lstrip("-_")
+def _family(source: Source, group: str) -> str:
+    """The group, of a named set after the set's name; without one, the source."""
     family = group or source.name
     if group and source.is_named:
         family = f"{source.name}-{group}"

@@ -1,4 +1,4 @@
-"""Training and held-out problems: without repeats, set apart by family, drawn by share.
+"""Training and held-out problems: without repeats, set apart by family, drawn.
 
 Which problems are drawn depends on the seed and on each problem alone, not on the order of a file:
 problems are ordered by a hash of the seed and their uid.
@@ -8,10 +8,9 @@ import hashlib
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gdro.checks import short
-from gdro_lab.tasks.base import split_by_share
 from gdro_lab.tasks.math_data import Problem
 
 # signs of mathematics stay: 3+4 is not 3-4, 5! is not 5, 2.5 is not 2:5, and f'(2) not f(2)
@@ -96,33 +95,15 @@ def set_apart(
     return train, held_out
 
 
-def draw_problems(
-    problems: Sequence[Problem], size: int, shares: Mapping[str, float] | None, seed: int
-) -> list[Problem]:
-    """Draw `size` problems, in the order of `problems`.
-
-    Args:
-        problems: to draw from.
-        size: how many.
-        shares: of each data set, which sum to 1; None draws from all of them alike.
-        seed: another one gives another draw.
+def draw_problems(problems: Sequence[Problem], size: int, seed: int) -> list[Problem]:
+    """Draw `size` problems, in the order of `problems`; another seed gives another draw.
 
     Raises:
         ValueError: if there are too few problems.
     """
-    pools: dict[str, list[Problem]] = defaultdict(list)
-    for problem in problems:
-        pools[problem.dataset if shares else "all sources"].append(problem)
-    names = list(shares) if shares else ["all sources"]
-    counts = split_by_share([shares[name] if shares else 1.0 for name in names], size)
-    chosen: set[str] = set()
-    for name, count in zip(names, counts, strict=True):
-        if count > len(pools[name]):
-            raise ValueError(
-                f"task.train_size asks for {count} problems of {name!r}, "
-                f"which has {len(pools[name])}"
-            )
-        chosen |= _first(pools[name], count, f"train/{seed}")
+    if size > len(problems):
+        raise ValueError(f"task.train_size asks for {size} problems of {len(problems)}")
+    chosen = _first(problems, size, f"train/{seed}")
     return [problem for problem in problems if problem.uid in chosen]
 
 

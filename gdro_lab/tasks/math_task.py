@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +45,11 @@ def load_math_split(
         problems, dropped = _training_problems(choice, sources, evaluated)
     rows = [problem.row(style, choice.request, choice.completion) for problem in problems]
     lengths = [
-        _prompt_length(tokenizer, problem, row["prompt"], template)
-        for problem, row in zip(problems, rows, strict=True)
+        len(ids) for ids in prompt_token_ids(tokenizer, [row["prompt"] for row in rows], template)
     ]
     reward = _reward(choice, signed=choice.signed and not held_out)
     if not held_out:
-        chosen, too_long = _fitting(choice, problems, lengths, dropped)
+        chosen, too_long = _fitting(choice, problems, lengths)
         dropped += too_long
         uids = {problem.uid for problem in chosen}
         lengths = [length for row, length in zip(rows, lengths, strict=True) if row["uid"] in uids]
@@ -66,34 +64,6 @@ def _reward(choice: MathChoice, *, signed: bool) -> MathReward:
     return MathReward(signed=signed, completion=choice.completion)
 
 
-def _prompt_length(
-    tokenizer: PreTrainedTokenizerBase,
-    problem: Problem,
-    prompt: str | list[dict[str, str]],
-    template: Mapping[str, Any] | None,
-) -> int:
-    """Tokens of a prompt; ValueError for one that the tokenizer or its template refuses."""
-    try:
-        return len(prompt_token_ids(tokenizer, [prompt], template)[0])
-    except Exception as error:  # tokenizers and templates raise what they like
-        reason = str(error).strip().partition("\n")[0]
-        raise ValueError(
-            f"{problem.label}: the model's tokenizer cannot encode its prompt ({reason})"
-        ) from error
-
-
-@contextmanager
-def _naming(dropped: Sequence[str]) -> Iterator[None]:
-    """Add to a ValueError how many rows were left out, and why the first of them was."""
-    try:
-        yield
-    except ValueError as error:
-        if not dropped:
-            raise
-        rows = f"{len(dropped)} rows were left out, the first of them {dropped[0]}"
-        raise ValueError(f"{error}; {rows}") from error
-
-
 def _training_problems(
     choice: MathChoice, sources: Iterable[Source], evaluated: Iterable[Source]
 ) -> tuple[list[Problem], list[str]]:
@@ -101,11 +71,10 @@ def _training_problems(
     problems, dropped = _training_pool(choice, sources)
     # repeats are out by now: no twin of a held-out problem is trained on
     if choice.held_out:
-        with _naming(dropped):
-            problems, _ = set_apart(problems, choice.held_out, choice.seed)
+        problems, _ = set_apart(problems, choice.held_out, choice.seed)
     # a gated set is left to the evaluation: a training needs no login; a fault in local files would
     # else end the run after its training
-    others = [source for source in evaluated if source.place.paths or not source.gated]
+    others = [source for source in evaluated if source.place.path or not source.gated]
     theirs, _ = _read_all(choice, others)
     problems, repeats = drop_twins(problems, theirs)
     if not problems:
@@ -124,9 +93,8 @@ def _evaluation_problems(
     problems, dropped = _read_all(choice, evaluated)
     held_out: list[Problem] = []
     if choice.held_out:
-        pool, left_out = _training_pool(choice, sources)
-        with _naming(left_out):
-            _, held_out = set_apart(pool, choice.held_out, choice.seed)
+        pool, _ = _training_pool(choice, sources)
+        _, held_out = set_apart(pool, choice.held_out, choice.seed)
     return held_out + _families_apart(problems, held_out), dropped
 
 
@@ -195,7 +163,6 @@ def _fitting(
     choice: MathChoice,
     problems: Sequence[Problem],
     lengths: Sequence[int],
-    dropped: Sequence[str],
 ) -> tuple[list[Problem], list[str]]:
     """The problems to train on: those whose prompts are short enough, or a draw of them."""
     most = choice.max_prompt_tokens
@@ -209,6 +176,5 @@ def _fitting(
         else:
             too_long.append(f"{problem.uid}: a prompt of {length} tokens, over {most}")
     if choice.train_size is not None:
-        with _naming([*dropped, *too_long]):
-            short = draw_problems(short, choice.train_size, choice.shares, choice.seed)
+        short = draw_problems(short, choice.train_size, choice.seed)
     return short, too_long

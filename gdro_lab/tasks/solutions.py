@@ -5,7 +5,6 @@ They are neither trained on nor held out.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +12,6 @@ import numpy as np
 
 from gdro_lab.tasks import GymChoice, MathChoice, draw_task, load_split
 from gdro_lab.tasks.answers import style_of
-from gdro_lab.tasks.base import split_by_share
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,7 +38,7 @@ def load_solutions(
     Args:
         choice: the task.
         tokenizer: one with a chat template is taught chats, another texts.
-        examples: how many are drawn; where training sources have shares, in these shares.
+        examples: how many are drawn.
         seed: of the draw and of the order.
         template: arguments of the chat template.
 
@@ -64,35 +62,15 @@ def load_solutions(
         )
     order = np.random.default_rng(seed).permutation(len(short))
     shuffled = [short[place] for place in order]
-    shares = choice.shares if choice.kind == "math" else None
-    chosen = _in_proportion(shuffled, examples, shares) if shares else shuffled[:examples]
-    return [Solution(row["prompt"], row["solution"]) for row in chosen]
+    return [Solution(row["prompt"], row["solution"]) for row in shuffled[:examples]]
 
 
 def _unused_rows(
     choice: MathChoice, tokenizer: PreTrainedTokenizerBase, template: Mapping[str, Any] | None
 ) -> Sequence[Mapping[str, Any]]:
     """Rows with a solution that the draw of training problems has left."""
-    # a copy is not validated, which would refuse shares without a train_size
     whole = choice.model_copy(update={"train_size": None})
     rows = load_split(whole, tokenizer, held_out=False, template=template).rows
     drawn = load_split(choice, tokenizer, held_out=False, template=template).rows
     uids = {row["uid"] for row in drawn}
     return [row for row in rows if row["uid"] not in uids and row.get("solution")]
-
-
-def _in_proportion(
-    rows: Sequence[Mapping[str, Any]], examples: int, shares: Mapping[str, float]
-) -> list[Mapping[str, Any]]:
-    """Rows of each data set by its share of the training problems, of those that have any."""
-    sizes = Counter(row["dataset"] for row in rows)
-    names = [name for name in shares if sizes[name]]
-    total = sum(shares[name] for name in names)
-    counts = split_by_share([shares[name] / total for name in names], examples)
-    left = dict(zip(names, counts, strict=True))
-    chosen = []
-    for row in rows:
-        if left[row["dataset"]] > 0:
-            left[row["dataset"]] -= 1
-            chosen.append(row)
-    return chosen

@@ -31,26 +31,23 @@ class RawRow(NamedTuple):
     """A row of a source."""
 
     columns: Any
-    """A mapping; of a table without a header, the list of its cells; of a broken line, what is
-    wrong with it."""
+    """A mapping; of a broken line, what is wrong with it."""
     label: str
     """What names it in a report."""
-    part: str = ""
-    """The name of its file without the ending, where a source has several."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a source is: local files and folders, or a data set of the hub."""
+    """Where a source is: a local file or folder, or a data set of the hub."""
 
-    paths: tuple[Path, ...]
-    """Local files or folders; without any, the hub is asked."""
+    path: Path | None
+    """A local file or folder; without one, the hub is asked."""
     hub_id: str
     config: str | None = None
     split: str = "train"
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.paths)) or self.hub_id
+        return str(self.path or self.hub_id)
 
 
 def split_name(path: Path) -> tuple[str, str, str]:
@@ -75,13 +72,13 @@ def find_place(source: str, config: str | None = None, split: str | None = None)
     path = Path(source)
     if path.exists():
         check_path(path, config, split)
-        return Place((path,), source, config, split or "train")
+        return Place(path, source, config, split or "train")
     if split_name(path)[1] in KINDS:
         raise ValueError(f"the file {source!r} is not there (looked in {Path.cwd()})")
     if not HUB_ID.fullmatch(source):
         kinds = "a named set, a file, a folder or a hub id such as openai/gsm8k"
         raise ValueError(f"a source must be {kinds}, got {source!r}")
-    return Place((), source, config, split or "train")
+    return Place(None, source, config, split or "train")
 
 
 def check_path(path: Path, config: str | None = None, split: str | None = None) -> None:
@@ -97,44 +94,40 @@ def check_path(path: Path, config: str | None = None, split: str | None = None) 
         )
 
 
-def read_raw_rows(place: Place, has_header: bool = True) -> list[RawRow]:
+def read_raw_rows(place: Place) -> list[RawRow]:
     """All rows of a source, numbered from 0; ValueError if it cannot be read."""
-    rows: list[RawRow] = []
-    several = len(place.paths) > 1
-    for path in place.paths or (None,):
-        try:
-            values = _read(path, place, has_header)
-        except Exception as error:  # each library has errors of its own
-            reason = str(error).strip().partition("\n")[0]
-            raise ValueError(f"{path or place.hub_id} cannot be read ({reason})") from error
-        prefix = f"{path.name}, " if path and several else ""
-        part = stem_of(path) if path and several else ""
-        rows += [RawRow(row, f"{prefix}row {n}", part) for n, row in enumerate(values)]
-    return rows
+    try:
+        values = _read(place)
+    except Exception as error:  # each library has errors of its own
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{place} cannot be read ({reason})") from error
+    return [RawRow(row, f"row {n}") for n, row in enumerate(values)]
 
 
-def _read(path: Path | None, place: Place, has_header: bool) -> list[Any]:
+def _read(place: Place) -> list[Any]:
     """The rows of a file, a folder or, where there is no path, the hub."""
+    path = place.path
     if path is not None and path.is_file():
-        return read_file(path, has_header)
+        return read_file(path)
     import datasets
 
     if path is None:
         return _to_list(datasets.load_dataset(place.hub_id, place.config, split=place.split))
     names = [name.strip() for name in place.split.split("+")]
     if (path / "dataset_info.json").is_file():
-        return _read_saved(path, path)
+        return _to_list(datasets.load_from_disk(str(path)))
     if (path / "dataset_dict.json").is_file():
         found = json.loads((path / "dataset_dict.json").read_text())["splits"]
         _check_splits(names, found)
-        return [row for name in names for row in _read_saved(path / name, path)]
+        return [
+            row for name in names for row in _to_list(datasets.load_from_disk(str(path / name)))
+        ]
     # its files, by their names or its README; each is then read as it is written
     with tempfile.TemporaryDirectory() as cache:
         builder = datasets.load_dataset_builder(str(path), place.config, cache_dir=cache)
     files = builder.config.data_files
     _check_splits(names, files)
-    inside = [_inside(path, Path(file)) for name in names for file in files[name]]
-    return [row for file in inside for row in read_file(file, has_header)]
+    return [row for name in names for file in files[name] for row in read_file(Path(file))]
 
 
 def _check_splits(names: Sequence[str], found: Iterable[str]) -> None:
@@ -143,25 +136,7 @@ def _check_splits(names: Sequence[str], found: Iterable[str]) -> None:
         raise ValueError(f"a split must be one of {list(found)}, got {unknown[0]!r}")
 
 
-def _read_saved(folder: Path, root: Path) -> list[Any]:
-    """The rows of a data set that `save_to_disk` has written."""
-    import datasets
-
-    for part in json.loads((_inside(root, folder) / "state.json").read_text())["_data_files"]:
-        _inside(root, folder / part["filename"])
-    return _to_list(datasets.load_from_disk(str(folder)))
-
-
-def _inside(folder: Path, path: Path) -> Path:
-    """The path; ValueError where a file of the folder names one that is elsewhere."""
-    # the hub's cache has links from snapshots to its blobs
-    root = folder.parents[1] if folder.parent.name == "snapshots" else folder
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise ValueError(f"its files must lie in it, got {str(path)!r}")
-    return path
-
-
-def read_file(path: Path, has_header: bool = True) -> list[Any]:
+def read_file(path: Path) -> list[Any]:
     """All rows of a file; in place of a broken one, a ValueError that names its line."""
     _, kind, packed = split_name(path)
     if kind == ".parquet":
@@ -172,7 +147,7 @@ def read_file(path: Path, has_header: bool = True) -> list[Any]:
     check_path(path)
     with PACKED.get(packed, open)(path, "rt", encoding="utf-8-sig", newline=None) as stream:
         if kind in TABLES:
-            return _cells(stream.read(), has_header)
+            return _cells(stream.read())
         if kind in LINES:
             return _lines(stream)
         text = stream.read()
@@ -205,7 +180,7 @@ def _lines(stream: Iterable[str]) -> list[Any]:
     return rows
 
 
-def _cells(text: str, has_header: bool) -> list[Any]:
+def _cells(text: str) -> list[Any]:
     """The rows of a table, whose delimiter is that by which most rows have as many cells."""
 
     def read(sign: str) -> list[tuple[int, list[str]]]:
@@ -221,16 +196,13 @@ def _cells(text: str, has_header: bool) -> list[Any]:
     rows = max(tables, key=lambda rows: sum(1 < len(row) == len(rows[0][1]) for _, row in rows))
     if not rows:
         return []
-    names = rows.pop(0)[1] if has_header else []
+    names = rows.pop(0)[1]
     if len(set(names)) < len(names):
         raise ValueError(f"each column must have a name of its own, got {names}")
-    count = len(names) or len(rows[0][1])
     return [
-        ValueError(f"line {number} has {len(row)} cells in place of {count}")
-        if len(row) != count
-        else dict(zip(names, row, strict=True))
-        if has_header
-        else row
+        dict(zip(names, row, strict=True))
+        if len(row) == len(names)
+        else ValueError(f"line {number} has {len(row)} cells in place of {len(names)}")
         for number, row in rows
     ]
 

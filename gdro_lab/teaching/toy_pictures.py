@@ -31,7 +31,7 @@ def heatmap(
     shown = np.round(gains, 1) + 0.0  # no −0.0
     marked = np.char.add(np.char.mod("%+.1f", shown), np.take(["▼", "", "▲"], verdicts + 1))
     look = {"norm": norm, "cmap": style.DIVERGING, "cbar": False, "linewidths": 0.5}
-    look |= {"fmt": "", "annot": marked, "annot_kws": {"size": 6}}
+    look |= {"fmt": "", "annot": marked, "annot_kws": {"size": 8.5}}
     sns.heatmap(np.where(verdicts, shown, 0), ax=axis, **look, **labels)
     axis.tick_params(labelrotation=0)
 
@@ -61,7 +61,7 @@ def gain_map(
     rollouts: Sequence[int],
     found: str,
 ) -> Figure:
-    """A panel for each budget and method: tails × spreads.
+    """A panel for each method (row) and budget (column): tails × spreads.
 
     Args:
         gains: over GRPO in points, (M, tails, spreads, C), of all methods but GRPO.
@@ -70,25 +70,26 @@ def gain_map(
         found: what the title says.
     """
     names = [name for method, name in TOY_METHODS.items() if method != "grpo"]
-    size = (style.WIDTH, 0.95 + 0.8 * len(rollouts))
-    figure, axes = plt.subplots(len(rollouts), len(names), figsize=size, squeeze=False)
+    size = (style.WIDTH, 0.95 + 0.85 * len(names))
+    figure, axes = plt.subplots(len(names), len(rollouts), figsize=size, squeeze=False)
     reach = max(1.0, float(np.abs(gains).max()))
     norm = SymLogNorm(1.0, vmin=-reach, vmax=reach)  # colours that are even about 0
-    for c, row in enumerate(axes):
-        for m, axis in enumerate(row):
-            of_panel = gains[m, ::-1, :, c], verdicts[m, ::-1, :, c]
-            bottom = c == len(rollouts) - 1
+    for m, row in enumerate(axes):
+        bottom = m == len(names) - 1
+        for c, axis in enumerate(row):
             heatmap(
                 axis,
-                *of_panel,
+                gains[m, ::-1, :, c],
+                verdicts[m, ::-1, :, c],
                 norm,
                 xticklabels=list(spreads) if bottom else [],
-                yticklabels=list(tails)[::-1] if m == 0 else [],
+                yticklabels=list(tails)[::-1] if c == 0 else [],
             )
-            axis.set_xlabel("spread (logits)" if bottom and m == len(names) // 2 else "")
-        row[0].set_ylabel(f"{rollouts[c]:,}\nrollouts\n\ntail", fontsize=7)
-    for axis, name in zip(axes[0], names, strict=True):
-        axis.set_title("\n".join(name.replace(",", "").split()), fontsize=7.5)
+            axis.set_xlabel("spread (logits)" if bottom else "")
+        words = names[m].replace(",", "").split()
+        row[0].set_ylabel("\n".join([*words, "", "tail"]), fontsize=8)
+    for axis, spent in zip(axes[0], rollouts, strict=True):
+        axis.set_title(f"{spent:,} rollouts")
     color_bar(figure, axes, norm, reach)
     figure.suptitle(found)
     return figure

@@ -1,7 +1,6 @@
 """The shipped accelerate configurations: read by accelerate itself, and tried on CPU processes."""
 
 import json
-import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -12,16 +11,14 @@ import sharded_run
 import yaml
 from accelerate.commands import launch
 from accelerate.commands.config import config_args
-from conftest import PATIENCE, SMALL_PROFILE, TRAINS
+from conftest import SMALL_PROFILE, TRAINS
 from processes import REPOSITORY, run_ranks
 from safetensors.torch import load_file
 
-from gdro.checks import Refusal
 from gdro_lab.experiments import training as experiment
 from gdro_lab.experiments.play import open_training, train_run
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.records import read_manifest, read_table
-from gdro_lab.machine import free_port
 
 pytestmark = TRAINS
 CONFIGS = REPOSITORY / "gdro_lab/launch/accelerate"
@@ -44,16 +41,15 @@ PROFILE = SMALL_PROFILE | {
 }
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2", "fsdp2-hybrid"])
+@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
 def test_accelerate_reads_the_configuration(name):
     # refuses unknown keys
     config = config_args.load_config_from_file(str(CONFIGS / f"{name}.yaml"))
     assert config.mixed_precision == "bf16"
-    assert (config.num_machines, config.machine_rank) == (2 if name == "fsdp2-hybrid" else 1, 0)
     assert str(config.distributed_type.value) == ("MULTI_GPU" if name == "ddp" else "FSDP")
     # unknown keys within these blocks it passes over in silence
     given = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
-    options = given.get("fsdp_config", {}) | given.get("parallelism_config", {})
+    options = given.get("fsdp_config", {})
     assert set(options) <= set(vars(launch.launch_command_parser().parse_args(["script.py"])))
     if name != "ddp":
         assert options["fsdp_state_dict_type"] == "FULL_STATE_DICT"
@@ -69,32 +65,18 @@ def parsed(command):
 
 @pytest.fixture
 def start_training(base, tmp_path, monkeypatch):
-    """Train by a shipped configuration as `Training.launch` does, on that many machines."""
+    """Train by a shipped configuration as `Training.launch` does, in float32."""
 
-    def launched(name, folder, machines=1, run=None):
-        options = {"processes": 2, "config": name, "mixed_precision": "no"}
-        if machines > 1:
-            options |= {"num_machines": machines, "machine_rank": "$MACHINE"}
-            options |= {"main_process_ip": "127.0.0.1", "main_process_port": free_port()}
-        file, started = tmp_path / "sharded.yaml", []
+    def launched(name, folder, run):
+        config = tmp_path / f"{name}.yaml"
+        text = (CONFIGS / f"{name}.yaml").read_text()
+        config.write_text(text.replace("mixed_precision: bf16", "mixed_precision: 'no'"))
+        options = {"processes": 2, "config": str(config)}
+        file = tmp_path / "sharded.yaml"
         fields = {"launch": options, "model": {"source": str(base)}}
         file.write_text(yaml.safe_dump(PROFILE | fields))
-
-        def start(command, check):
-            place = command.index("gdro_lab")
-            command = [*command[: place - 1], str(SCRIPT), *command[place + 1 :]]
-            pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-            started.append(subprocess.Popen(command, cwd=REPOSITORY, **pipes))
-            return SimpleNamespace(returncode=0)
-
-        monkeypatch.setattr(experiment.subprocess, "run", run or start)
-        for machine in range(machines):
-            monkeypatch.setenv("MACHINE", str(machine))
-            folder.mkdir(exist_ok=True)
-            open_training(load_profile(file).run("both", 0), folder).launch()
-        for process in started:
-            _, errors = process.communicate(timeout=PATIENCE)
-            assert process.returncode == 0, errors[-3000:]
+        monkeypatch.setattr(experiment.subprocess, "run", run)
+        open_training(load_profile(file).run("both", 0), folder).launch()
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
@@ -108,7 +90,7 @@ def forked(command, check, die_at=None):
     return SimpleNamespace(returncode=0)
 
 
-def test_two_machines_and_two_shards_train_as_one_process_does(
+def test_two_processes_and_two_shards_train_as_one_process_does(
     base, tmp_path, start_training, monkeypatch
 ):
     folders = [tmp_path / name for name in ("one", "two", "sharded")]
@@ -116,7 +98,7 @@ def test_two_machines_and_two_shards_train_as_one_process_does(
     with monkeypatch.context() as patch:
         patch.setattr("gdro.trainer.GDROTrainer", sharded_run.SharedSampling)
         train_run(load_profile(tmp_path / "one.yaml").run("both", 0), folders[0])
-    start_training("ddp", folders[1], machines=2)
+    start_training("ddp", folders[1], run=forked)
     start_training("fsdp2", folders[2], run=forked)
     processes = [read_manifest(folder / "training.json")["processes"] for folder in folders]
     assert processes == [1, 2, 2]
@@ -171,31 +153,3 @@ def test_two_processes_compute_each_prompt_once(base, tmp_path, beta):
         assert report["difference"] < 1e-4 * report["moved"]
         assert report["said"] == []
         assert rank or max(report["tokens"]) < 1
-
-
-def test_options_of_several_machines_reach_the_launcher(base, tmp_path, monkeypatch):
-    """The hybrid configuration on two machines, as accelerate reads the command line."""
-    given = {"processes": 16, "config": "fsdp2-hybrid"}
-    given |= {"machine_rank": "$SLURM_NODEID", "main_process_ip": "$HEAD"}
-    train = PROFILE["train"] | {"prompts_per_step": 32}
-    fields = {"train": train, "launch": given, "model": {"source": str(base)}}
-    (tmp_path / "two.yaml").write_text(yaml.safe_dump(PROFILE | fields))
-    monkeypatch.setenv("SLURM_NODEID", "1")
-    monkeypatch.delenv("HEAD", raising=False)
-    training = open_training(load_profile(tmp_path / "two.yaml").run("both", 0), tmp_path)
-    with pytest.raises(ValueError, match="main_process_ip"):
-        training.command()
-    monkeypatch.setenv("HEAD", "node7")
-    monkeypatch.setenv("SLURM_NODEID", "²")  # a digit, and no number
-    with pytest.raises(Refusal, match="machine_rank"):
-        training.command()
-    assert not (tmp_path / "profile1.yaml").exists()  # nothing is written for what is refused
-    monkeypatch.setenv("SLURM_NODEID", "1")
-    command = training.command()
-    train = ["-m", "gdro_lab", "train", tmp_path / "profile1.yaml", "both", "--launched", "--seed"]
-    assert command[-12:-3] == [*map(str, train), "0", "--folder"]
-    args, environment = parsed(command)
-    assert (args.num_machines, args.machine_rank, args.main_process_ip) == (2, 1, "node7")
-    assert (args.main_process_port, environment["FSDP_VERSION"]) == (29500, "2")
-    assert environment["PARALLELISM_CONFIG_DP_REPLICATE_SIZE"] == "2"
-    assert environment["PARALLELISM_CONFIG_DP_SHARD_SIZE"] == "8"

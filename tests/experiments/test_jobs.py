@@ -113,55 +113,6 @@ def test_what_other_settings_left_is_neither_resumed_nor_evaluated(made, tmp_pat
     assert_same(tmp_path, run_folder(runs, "prompt", 1))
 
 
-OPTIONS = {
-    # the schedule
-    "lr_scheduler_type": "cosine",
-    "warmup_steps": 2,
-    "weight_decay": 0.1,
-    "adam_beta1": 0.8,
-    "adam_beta2": 0.95,
-    "max_grad_norm": 0.5,
-    "optim": "adafactor",
-    "dataloader_num_workers": 1,
-    # the loss
-    "loss_type": "grpo",
-    "beta": 0.1,
-    "epsilon": 0.1,
-    "epsilon_high": 0.3,
-    "delta": 2.0,
-    "num_iterations": 2,
-    "importance_sampling_level": "sequence",
-    "scale_rewards": "batch",
-    "top_entropy_quantile": 0.8,
-    # the sampling
-    "temperature": 0.9,
-    "top_p": 0.95,
-    "top_k": 8,
-    "min_p": 0.01,
-    "repetition_penalty": 1.1,
-    "mask_truncated_completions": True,
-    "shuffle_dataset": False,
-    "trim_batches": False,
-}
-
-
-def test_options_of_trl_resume(made, profile_of, tmp_path):
-    """After a kill in step 5: the second run begins with the checkpoint of the first, after 4."""
-    profile = profile_of(train=TRAIN | {"num_generations": 2} | OPTIONS)
-    checkpoint = tmp_path / "checkpoint-4"
-    for name in ("whole", "killed"):
-        run = open_training(profile.run("both", 0), tmp_path / name, made[2])
-        trainer = run.make_trainer()
-        own = Path(trainer.args.output_dir) / checkpoint.name
-        if name == "killed":
-            shutil.copytree(checkpoint, own)
-        trainer.train(resume_from_checkpoint=True)
-        if name == "whole":
-            shutil.copytree(own, checkpoint)
-        run.save(trainer)
-    assert_same(tmp_path / "whole", tmp_path / "killed")
-
-
 @pytest.mark.parametrize(
     "altered", ["model/model.safetensors", "model/adapter_config.json", "record.jsonl"]
 )

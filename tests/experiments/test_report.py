@@ -188,14 +188,6 @@ def test_runs_that_were_evaluated_on_other_problems_are_refused(folder):
         report.read_runs(PROFILE, folder)
 
 
-def test_a_copy_of_a_run_is_not_another_one(folder):
-    shutil.rmtree(run_folder(folder, "rollout", 1))
-    shutil.copytree(run_folder(folder, "rollout", 0), run_folder(folder, "rollout", 1))
-    with pytest.raises(Refusal, match="seed 1"):
-        report.write_report(PROFILE, folder)
-    assert not (folder / "results").exists()
-
-
 def test_runs_from_different_bases_are_not_compared(folder):
     path = run_folder(folder, "rollout", 1) / "manifest.json"
     write_manifest(path, read_manifest(path) | {"start": "another base"})

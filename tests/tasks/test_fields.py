@@ -1,6 +1,5 @@
 """What a row holds: fields by path, chats, choices, and keys in their form."""
 
-import json
 import re
 from pathlib import Path
 
@@ -9,12 +8,8 @@ import pytest
 from pyarrow import parquet
 from pydantic import ValidationError
 from ruamel.yaml import YAML
-from tiny_models import byte_tokenizer
 
-from gdro_lab.experiments.play import evaluate_run, train_run
-from gdro_lab.experiments.profile import Profile
 from gdro_lab.tasks import MathChoice
-from gdro_lab.tasks.base import character_tokenizer
 
 ROOT = Path(__file__).parents[2]
 REQUEST = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -111,12 +106,8 @@ def test_a_chat_of_one_message_is_a_text_for_a_model_without_a_template(load):
         ([*user("3+4?"), {"role": "assistant", "content": "7"}], r"own, row 0: .*question\.:-1"),
         ([{"role": "system", "content": "Be brief."}], "user"),
         ([{"from": "human", "value": "3+4?"}], r"question\.0\.value"),
-        ([{"role": "human", "content": "3+4?"}], "human"),
         ([{"role": "user", "content": [{"type": "image"}]}], "image"),
         ([{"role": "user", "content": "3+4?", "tool_calls": [1]}], "tool_calls"),
-        ([{"role": "user", "content": None}], "None"),
-        (["3+4?"], "3.4"),
-        ([[]], "chat"),
         ([], "chat"),
         (user(" "), "empty"),
         (user("\ud801"), "half of a character"),
@@ -143,8 +134,6 @@ def test_chats_repeat_whatever_their_system_prompt_is(load):
         {"answer": "hash", "columns": {"choices": "choices"}},
         {"train": [{"source": "gsm8k", "answer": "letter"}]},
         {"train": [{"source": "gpqa", "answer": "boxed"}]},
-        {"columns": {"problem": 0, "answer": "answer"}},
-        {"columns": {"problem": True}},
         {"columns": {"problem": []}},
     ],
 )
@@ -241,44 +230,3 @@ def test_where_nearly_all_rows_are_left_out_the_message_says_so(load):
     with pytest.raises(ValueError, match=r"only 1 usable of 60 rows.*row 0") as caught:
         load(rows, answer="number", held_out=2, evaluate=[])
     assert len(str(caught.value)) < 700
-    rows = rows[:4] + [row | {"answer": "1"} for row in rows[4:6]]
-    with pytest.raises(ValueError, match=r"held_out.*4 rows were left out.*row 0"):
-        load(rows, answer="number", held_out=2, evaluate=[])
-    with pytest.raises(ValueError, match=r"train_size.*4 rows were left out.*row 0"):
-        load(rows, answer="number", train_size=3)
-
-
-def test_a_prompt_that_the_tokenizer_cannot_encode_is_named(load):
-    rows = [{"question": "1", "answer": "1"}, {"question": "ß", "answer": "1"}]
-    with pytest.raises(ValueError, match=r"own, row 1: .*tokenizer cannot encode"):
-        load(rows, tokenizer=character_tokenizer("12"), request="{problem}")
-    tokenizer = byte_tokenizer("{{ raise_exception('no system role') }}")
-    with pytest.raises(ValueError, match=r"own, row 0: .*no system role"):
-        load(rows, tokenizer=tokenizer)
-
-
-def test_parquet_of_verl_trains_as_it_is(tmp_path, folders):
-    """Two real steps of a tiny model, and an evaluation."""
-    fields = {
-        "name": "verl",
-        "seeds": [0],
-        "task": {
-            "kind": "math",
-            "train": verl_file(tmp_path / "train.parquet"),
-            "columns": VERL_COLUMNS,
-            "held_out": 2,
-            "max_completion_tokens": 4,
-        },
-        "model": {"source": str(folders["Qwen3"])},
-        "train": {"max_steps": 2, "prompts_per_step": 2, "num_generations": 2, "bf16": False},
-        "evaluation": {"samples": 1, "k": 1, "texts": 1},
-        "variants": {"grpo": {"method": "grpo"}},
-    }
-    profile = Profile.model_validate(fields)
-    record = train_run(profile.run("grpo", 0), tmp_path / "run", tmp_path / "cache")
-    assert len(record) == 2
-    training = json.loads((tmp_path / "run/training.json").read_text())
-    assert (training["train_data"]["rows"], training["train_data"]["dropped"]) == (6, [])
-    rows = evaluate_run(profile.run("grpo", 0), tmp_path / "run", tmp_path / "cache")
-    assert len(rows) == 2
-    assert "?" in rows[0]["question"]

@@ -160,10 +160,3 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path, name, content):
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 700
     str(caught.value).encode()  # it can be printed
-
-
-def test_commas_of_a_question_are_no_delimiter(tmp_path):
-    text = "In 2020, 7, 8 and 9 were won. Sum?;24\nIn 2021, 5 and 1. Sum?;6\n"
-    (tmp_path / "own.csv").write_text(text)
-    schema = Schema(("0",), "1", "number", has_header=False)
-    assert [problem.answer for problem in read(tmp_path / "own.csv", schema)[0]] == ["24", "6"]

@@ -24,27 +24,17 @@ GYM += "families: [{name: a, task: gcd, prompt: 'g{numbers:,}'}]\n"
     ("text", "match"),
     [
         (None, "world"),
-        ("[1]", "fields"),
         ("families: [", "cannot be read"),
-        ("name: a\n", "families"),
         (f"{FAMILY}base: {{step: 9}}\n", r"base\.step"),
         (GYM.replace("'}]", "', share: 0.5}]"), "sum to 1"),
         (GYM.replace("{name: a", "{name: all"), "'all'"),
-        (FAMILY.replace("{name: a", "{name: all"), "'all'"),
         (f"{FAMILY}n_trian: 9\n", "n_trian"),
         (f"{FAMILY}n_train: 9\nn_train: 10\n", "n_train"),
         (f"{FAMILY}name: ../../../evilworld\n", "name"),
-        (f"{FAMILY}base: {{learning_rate: 0}}\n", r"base\.learning_rate"),
         (f"{FAMILY}task: chess\n", "'chess'"),
-        (f"{FAMILY}task: {{kind: embedded}}\n", "kind"),
-        (f"{FAMILY}name: 2026-01-01\n", "name"),
-        (f"{FAMILY}base: {{size: 2026-01-01}}\n", r"base\.size"),
-        (GYM.replace("'}]", "', config: {seed: 3}}]"), "seed"),
         (GYM.replace("gcd", "n_queens"), "'n_queens'"),
         (f"{GYM}request: no place for it\n", "problem"),
-        (f"{GYM}completion: aloud\n", "completion"),
         ("like: chess\n", "'chess'"),
-        ("like: rare-hard\nn_trian: 9\n", "n_trian"),
     ],
 )
 def test_a_world_that_cannot_be_read_is_refused(tmp_path, text, match):
@@ -193,15 +183,9 @@ def test_a_family_takes_half_of_its_prompts_at_most(caplog):
         dataclasses.replace(two_families(100), families=(few, SPIRAL)).draw(0)
 
 
-@pytest.mark.parametrize("completion", ["last_number", "tags"])
-def test_no_family_of_a_world_is_without_prompts_or_answers(completion):
+def test_no_family_of_a_world_is_without_prompts():
     families = tuple(GymFamily(name, name) for name in ("spell_backward", "gcd"))
     spec = GymSpec(families, n_train=6, n_eval_per_family=2, max_completion_tokens=64)
-    spec = dataclasses.replace(spec, completion=completion)
-    if completion == "last_number":  # no word is one
-        with pytest.raises(ValueError, match=r"completion.*'spell_backward'.*'last_number'"):
-            spec.draw(0)
-        return
     task = spec.draw(0)
     row = next(row for row in task.train if row["family"] == "gcd")
     written = [f"<answer>{float(row['answer'])}</answer>"]

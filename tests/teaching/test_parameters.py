@@ -32,9 +32,6 @@ PARAMETERS = [
 NAMES = {
     "",
     "Four signs, four random tables. Framed: what 2*0*0? needs",
-    "Where the prompts of each true bin landed, in % of that bin",
-    "Each player against the game that it solves",
-    "V_b(w), and the walk back from V₃(12): prompts × rollouts of each bin",
 }
 
 
@@ -54,6 +51,11 @@ def moved(ns):
     """How far each mean estimate is after n has grown, from where it was."""
     half = ns["num_visits"] // 2
     return {name: abs(of[-1].mean() - of[half - 1].mean()) for name, of in ns["grown"].items()}
+
+
+def true_bins(ns, count):
+    """The bin of each prompt's own pass@k, of so many, at the end of the improving run."""
+    return np.minimum((1 - (1 - ns["improving"][-1]) ** ns["k"]) * count, count - 1).astype(int)
 
 
 def price_met(ns):
@@ -103,11 +105,22 @@ CLAIMS = {
         + np.ceil(1000 * np.expm1(ns["eta"] * ns["signals"]["printed loss (6)–(7)"].max())) / 1000,
     ],
     r"to the power of (\S+) \(Hedge\), (\S+) \(EXP3.P\), (\S+) \(": regret_powers,
+    r"In their true bin: (\d+)% with 3, (\d+)% with 6, (\d+)% with 10 bins": lambda ns: [
+        100
+        * np.mean(
+            true_bins(ns, count)
+            == ns["follow"](ns["moving"]["beta"], np.arange(1, count) / count, ns["hysteresis"])[-1]
+        )
+        for count in (3, 6, 10)
+    ],
+    r"steps: ([\d.]+) \(Hedge\), ([\d.]+) \(EMA, η = \S+\), ([\d.]+) \(EMA": lambda ns: [
+        of[-1][0] for of in ns["gaps"].values()
+    ],
     r"differs by a factor of (\d+) between skills": lambda ns: [
         np.exp(np.ptp(np.log(ns["by_family"]["ratio"]))),
     ],
-    r"Variance: ([\d.]+) by bins, ([\d.]+) by measured variance; where .*, ([\d.]+) and ([\d.]+)": (
-        lambda ns: ns["allocated"].iloc[[0, 2], 1:].to_numpy().T.ravel()
+    r"by bins: ([\d.]+) promised, ([\d.]+) measured; by measured variance: ([\d.]+), ([\d.]+)": (
+        lambda ns: ns["allocated"].iloc[[0, 2], :2].to_numpy().ravel()
     ),
     r"jumps: (\w+) price asks for exactly (\d+)": price_met,
     r"B gets better: EXP3.P (\S+), EXP3 (\S+); where nothing changes: (\S+), (\S+)": lambda ns: [

@@ -94,7 +94,7 @@ class PromptGDRO(BinGame):
 
 
 class RolloutGDRO(BinGame):
-    """Notebook 03, section 6."""
+    """Notebook 03, section 5."""
 
     name, arms = "rollout", np.arange(2, 13)
 

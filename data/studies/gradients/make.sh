@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the pools of plan.md in folder $1, one after another; run it again to go on.
-#     git restore --source 37ea04f4 data/bases    # the adapters of gym-0 to gym-6
+#     git checkout 37ea04f4    # which has the adapters, and this tool for pretrained models
 #     sh data/studies/gradients/make.sh pools
 set -e
 make() { # NAME ADAPTER SEED

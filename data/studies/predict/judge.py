@@ -45,8 +45,10 @@ def judge_all(pools: Path) -> None:
         if ((rows.world == world) & (rows.replicate == replicate)).any():
             continue
         path = pools / f"{world}-{replicate}.npz"
-        make = f"gdro microscope make {path} --world {world} --world-seed {replicate} --width 32"
-        subprocess.run(make.split(), check=True)
+        options = f"--world {world} --world-seed {replicate} --width 32"
+        make = [sys.executable, "-m", "gdro_lab.microscope", "make", str(path), *options.split()]
+        if not path.is_file():
+            subprocess.run(make, check=True)
         pool = read_pool(path)
         baseline = judge(pool, "grpo", SETTING)
         for spelled in CONFIGURATIONS:
