@@ -24,14 +24,18 @@ from gdro_lab.experiments.scores import score_families
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import Task, TaskWorld
 
-CHECKPOINTS = {0.2: 8, 0.4: 8, 0.6: 8, 0.8: 8, 1.0: 32}
-"""Samples a held-out prompt, by part of the steps."""
+CHECKPOINTS = (0.2, 0.4, 0.6, 0.8)
+"""Parts of the steps after which scores are taken as well, where `evaluation.at` names none."""
+SAMPLES = 8
+"""Of a held-out prompt at these."""
+FINAL_SAMPLES = 32
+"""Of a held-out prompt at the end."""
 TRAIN_PROMPTS = 128
 """Training prompts of each family, at most, on which accuracy is measured at the end: see
 `gdro_lab.experiments.memorization`."""
 TRAIN_SAMPLES = 8
 """Samples of each of them."""
-SPENT = ("tokens", "trained_tokens", "replayed", "seconds")
+SPENT = ("tokens", "trained_tokens", "replayed", "seconds", "controller_seconds", "mixed")
 """Columns of the record that rows add up, beside the rollouts."""
 
 
@@ -55,8 +59,10 @@ class Scorer:
         self.model = model
         self.tokenizer = tokenizer
         self.steps = run.profile.train.max_steps
-        self.samples = {round(part * self.steps): count for part, count in CHECKPOINTS.items()}
+        parts = run.profile.evaluation.at or CHECKPOINTS
+        self.samples = {round(part * self.steps): SAMPLES for part in parts}
         """Of each held-out prompt, by step."""
+        self.samples[self.steps] = FINAL_SAMPLES
         self.spent = dict.fromkeys((*SPENT, "rollouts"), 0.0)
         """So far."""
         self.rows: list[dict[str, Any]] = []
@@ -75,7 +81,9 @@ class Scorer:
         samples = self.samples[step]
         counts = self._sample(self.task.eval, samples, step)
         families_P = [row["family"] for row in self.task.eval]
-        spent = {"step": step} | self.spent
+        spent = self.spent | {"step": step}
+        if self.run.variant is not None:
+            spent["mixed"] /= step  # a share is not a sum
         scores = score_families(
             families_P, counts.successes_P, np.full(len(families_P), samples), self.task.shares
         )

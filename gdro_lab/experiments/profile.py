@@ -43,7 +43,7 @@ from gdro_lab.tasks.world import TaskWorld, read_layers, read_world, refusal
 
 PROFILES = Path(__file__).parents[1] / "profiles"
 OF_LOOP = {"worlds", "methods", "learning_rates", "size", "baseline"}
-OF_TRL = {"one_task", "task", "base", "model", "cold_start", "evaluation", "launch", "gpus"}
+OF_TRL = {"one_task", "task", "base", "model", "cold_start", "launch", "gpus"}
 OF_TRL |= {"hours", "variants"}
 # How a machine computes, and not what: these may change between two starts of one run.
 MACHINE = {
@@ -159,6 +159,8 @@ class Profile(Strict):
     def _check_loop(self) -> None:
         """Refuse what is misspelled, before any training."""
         check_loop_train(self.train)
+        if not self.evaluation.model_fields_set <= {"at"}:
+            raise Refusal(f"evaluation must have no other field than at, got {self.evaluation}")
         if not self.methods:
             raise Refusal("methods must name what is compared, got []")
         known = sorted({"grpo", *(one.method for one in self.configurations())})

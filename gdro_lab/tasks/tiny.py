@@ -1,6 +1,6 @@
 """The tiny base: a small Qwen3 trained on what a task teaches, made once and kept in a cache.
 
-"tiny" has 0.6 million parameters; "mid", for a GPU, has 40 million.
+"tiny" has 0.6 million parameters, "small" 1.2 million; "mid", for a GPU, has 40 million.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
     }
     for size, width, layers, kv_heads, head_dim in (
         ("tiny", 128, 3, 2, 32),
+        ("small", 192, 3, 2, 32),
         ("mid", 512, 12, 4, 64),
     )
 }
 # fused: the other form asks MKL for square roots, which starts from the processor's estimate; these
 # differ between vendors
 TINY_OPTIMIZER: dict[str, Any] = {"betas": (0.9, 0.98), "weight_decay": 0.01, "fused": True}
-TINY_LEARNING_RATES = {"tiny": 2e-3, "mid": 5e-4}
+TINY_LEARNING_RATES = {"tiny": 2e-3, "small": 3e-3, "mid": 5e-4}
 TINY_WARMUP_STEPS = 50
 TINY_MAX_GRAD_NORM = 1.0
 
