@@ -40,7 +40,7 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
 # fused: the other form asks MKL for square roots, which starts from the processor's estimate; these
 # differ between vendors
 TINY_OPTIMIZER: dict[str, Any] = {"betas": (0.9, 0.98), "weight_decay": 0.01, "fused": True}
-TINY_LEARNING_RATES = {"tiny": 2e-3, "small": 3e-3, "mid": 5e-4}
+TINY_LEARNING_RATES = {"tiny": 2e-3, "small": 2.5e-3, "mid": 5e-4}
 TINY_WARMUP_STEPS = 50
 TINY_MAX_GRAD_NORM = 1.0
 
