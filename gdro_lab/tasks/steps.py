@@ -40,13 +40,21 @@ NAMES = "ABCD"
 VERBS = {"g": "-", "l": "-", "f": "+", "b": "+"}  # gives, loses, finds, buys
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 CHARACTERS = ["0123456789+-*/%=;?x ", *NAMES, *VERBS]
+SLIPS = (-10, -1, 1, 10)
 SOLUTION = re.compile(r"(?:\d+[-+*/]\d+=\d+;)*\d+[-+*/]\d+=(\d+)")
 PROMPT_LENGTH = 12  # of "60+60+60+60?", the longest
 COMPLETION_LENGTH = 32  # one more than "90*9=810;9*9=81;810+81=891" and four terms of 60 have
 TRIES = 100_000  # draws of a family that is not known to have another question
 STREAM = 68  # of random numbers that draw the splits; lessons have another
 
-Line = tuple[int, str, int]
+
+class Earlier(NamedTuple):
+    """Stands in a line for the value of an earlier one."""
+
+    line: int
+
+
+Line = tuple[int | Earlier, str, int | Earlier]
 
 
 class Problem(NamedTuple):
@@ -58,29 +66,39 @@ class Problem(NamedTuple):
     lines: Sequence[Line]
     """Steps of the solution, `left sign right` each; the value of the last is the answer."""
 
-    @property
-    def solution(self) -> str:
-        """The lines with their values."""
-        return ";".join(f"{a}{sign}{b}={value((a, sign, b))}" for a, sign, b in self.lines)
+    def solution(self, accuracy: float = 1.0, rng: np.random.Generator | None = None) -> str:
+        """The lines with their values, as a teacher says them who slips.
 
-
-def value(line: Line) -> int:
-    """What a line comes to."""
-    left, sign, right = line
-    return OPERATORS[sign](left, right)
+        Args:
+            accuracy: the probability that a line is right. A slip is by one or by ten, up or down,
+                and later lines continue from what was said.
+            rng: of the slips; needed where there may be any.
+        """
+        values: list[int] = []
+        texts = []
+        for operands in self.lines:
+            left, sign, right = (values[x.line] if isinstance(x, Earlier) else x for x in operands)
+            said = max(OPERATORS[sign](left, right), 0)  # after a slip it may be less
+            if accuracy < 1 and rng.random() >= accuracy:
+                said = max(said + rng.choice(SLIPS).item(), 0)
+            values.append(said)
+            texts.append(f"{left}{sign}{right}={said}")
+        return ";".join(texts)
 
 
 def by_place(left: int, sign: str, right: int) -> list[Line]:
     """Two numbers by tens and ones, `left * right` by those of the left alone."""
     tens = (left // 10 * 10, sign, right if sign == "*" else right // 10 * 10)
     ones = (left % 10, sign, right if sign == "*" else right % 10)
-    return [tens, ones, (value(tens), "+", value(ones))]
+    return [tens, ones, (Earlier(0), "+", Earlier(1))]
 
 
-def in_turn(numbers: Sequence[int]) -> list[Line]:
+def sum_of(terms: Sequence[int]) -> Problem:
     """Terms added from left to right."""
-    totals = np.cumsum(numbers).tolist()
-    return [(total, "+", term) for total, term in zip(totals, numbers[1:], strict=False)]
+    first, *others = terms
+    lines: list[Line] = [(first, "+", others[0])]
+    lines += [(Earlier(place), "+", term) for place, term in enumerate(others[1:])]
+    return Problem("+".join(map(str, terms)) + "?", terms, lines)
 
 
 def sum_2(rng: np.random.Generator) -> Problem:
@@ -89,20 +107,17 @@ def sum_2(rng: np.random.Generator) -> Problem:
 
 
 def sum_3(rng: np.random.Generator) -> Problem:
-    terms = rng.integers(2, 30, 3).tolist()
-    return Problem("+".join(map(str, terms)) + "?", terms, in_turn(terms))
+    return sum_of(rng.integers(2, 30, 3).tolist())
 
 
 def sum_4(rng: np.random.Generator) -> Problem:
-    terms = rng.integers(11, 61, 4).tolist()
-    return Problem("+".join(map(str, terms)) + "?", terms, in_turn(terms))
+    return sum_of(rng.integers(11, 61, 4).tolist())
 
 
 def difference(rng: np.random.Generator) -> Problem:
     b, d = rng.integers(11, [60, 41]).tolist()
     a = b + d
-    first = (a, "-", b // 10 * 10)
-    return Problem(f"{a}-{b}?", (a, b), [first, (value(first), "-", b % 10)])
+    return Problem(f"{a}-{b}?", (a, b), [(a, "-", b // 10 * 10), (Earlier(0), "-", b % 10)])
 
 
 def product(rng: np.random.Generator) -> Problem:
@@ -112,9 +127,7 @@ def product(rng: np.random.Generator) -> Problem:
 
 def two_products(rng: np.random.Generator) -> Problem:
     a, b, c, d = rng.integers(2, 10, 4).tolist()
-    first = (a, "*", b)
-    second = (c, "*", d)
-    lines = [first, second, (value(first), "+", value(second))]
+    lines = [(a, "*", b), (c, "*", d), (Earlier(0), "+", Earlier(1))]
     return Problem(f"{a}*{b}+{c}*{d}?", (a, b, c, d), lines)
 
 
@@ -122,23 +135,21 @@ def story(rng: np.random.Generator) -> Problem:
     a, b, name = rng.integers([3, 3, 0], [10, 10, len(NAMES)]).tolist()
     verb = rng.choice(list(VERBS))
     c = rng.integers(2, a * b - 2).item()
-    first = (a, "*", b)
-    lines = [first, (value(first), VERBS[verb], c)]
+    lines = [(a, "*", b), (Earlier(0), VERBS[verb], c)]
     return Problem(f"{NAMES[name]}{a}x{b}{verb}{c}?", (a, b, c), lines)
 
 
 def equation(rng: np.random.Generator) -> Problem:
     m, x, c = rng.integers([2, 3, 1], [10, 26, 31]).tolist()
     total = m * x + c
-    first = (total, "-", c)
-    return Problem(f"{m}x+{c}={total}?", (m, c, total), [first, (value(first), "/", m)])
+    lines = [(total, "-", c), (Earlier(0), "/", m)]
+    return Problem(f"{m}x+{c}={total}?", (m, c, total), lines)
 
 
 def remainder(rng: np.random.Generator) -> Problem:
     m, quotient = rng.integers([11, 2], [20, 8]).tolist()
     a = m * quotient + rng.integers(1, m).item()
-    first = (m, "*", quotient)
-    return Problem(f"{a}%{m}?", (a, m), [first, (a, "-", value(first))])
+    return Problem(f"{a}%{m}?", (a, m), [(m, "*", quotient), (a, "-", Earlier(0))])
 
 
 KINDS: dict[str, Callable[[np.random.Generator], Problem]] = {
@@ -165,6 +176,8 @@ class Family:
     """Of the training prompts."""
     lessons: Annotated[float, Field(gt=0, le=1)]
     """Of what the base is taught."""
+    accuracy: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Probability that the teacher of the base's last part says a line correctly."""
 
 
 @dataclass(config=Strict.model_config)
@@ -204,7 +217,9 @@ class StepsSpec:
 
 def reward(completions: Sequence[str], answer: Sequence[str], **kwargs: Any) -> list[float]:
     """1.0 where a completion has the form of a solution and its last number is the answer's."""
-    return [float(last_number(c) == last_number(a)) for c, a in zip(completions, answer, strict=True)]
+    return [
+        float(last_number(c) == last_number(a)) for c, a in zip(completions, answer, strict=True)
+    ]
 
 
 def last_number(text: str) -> str:
@@ -232,9 +247,10 @@ class StepsTask:
         return {family.name: family.share for family in self.spec.families}
 
     def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
-        """Draw `n` questions with their worked solutions, families in their shares of lessons."""
+        """Draw `n` questions with the teacher's solutions, families in their shares of lessons."""
         names = [family.name for family in self.spec.families]
         weights = [family.lessons for family in self.spec.families]
+        accuracy = {family.name: family.accuracy for family in self.spec.families}
         prompts = []
         completions = []
         for name in rng.choice(names, size=n, p=weights):
@@ -242,8 +258,14 @@ class StepsTask:
             while is_kept_out(name, problem):
                 problem = KINDS[name](rng)
             prompts.append(problem.question.rjust(PROMPT_LENGTH))
-            completions.append(problem.solution)
+            completions.append(problem.solution(accuracy[name], rng))
         return prompts, completions
+
+    def without_slips(self) -> StepsTask:
+        """The same with a teacher who is always right."""
+        families = [dataclasses.replace(family, accuracy=1.0) for family in self.spec.families]
+        spec = dataclasses.replace(self.spec, families=tuple(families))
+        return dataclasses.replace(self, spec=spec)
 
     def correct_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         """The worked solution of a row; another text with its last number is rewarded too."""
@@ -255,8 +277,7 @@ class StepsTask:
 
     def fingerprint(self) -> str:
         """SHA-256, in hex, of what the lessons depend on, and of some of them."""
-        lessons = {family.name: family.lessons for family in self.spec.families}
-        content = [lessons, self.teach(np.random.default_rng(0), 1000)]
+        content = [self.teach(np.random.default_rng(0), 1000)]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -277,7 +298,7 @@ def _draw_rows(name: str, count: int, rng: np.random.Generator) -> list[TaskRow]
         problem = KINDS[name](rng)
         if not is_kept_out(name, problem):
             continue
-        columns = {"uid": problem.question, "family": name, "answer": problem.solution}
+        columns = {"uid": problem.question, "family": name, "answer": problem.solution()}
         row = {"prompt": problem.question.rjust(PROMPT_LENGTH)} | columns
         rows.setdefault(identity(name, problem), row)
         if len(rows) == count:

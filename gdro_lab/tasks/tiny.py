@@ -54,6 +54,7 @@ def tiny_base(
     steps: int = 800,
     batch_size: int = 96,
     learning_rate: float | None = None,
+    trunk: int = 0,
     progress: bool = True,
 ) -> Path:
     """Train a small Qwen3 on what the task teaches, or find it; return its folder.
@@ -62,7 +63,15 @@ def tiny_base(
     in data/bases, under a hash of everything that the base depends on, and exists completely or not
     at all. The learning rate, by default the size's own, rises for `TINY_WARMUP_STEPS` and then
     falls as a cosine.
+
+    Where `trunk` is not 0, these steps start from the model of so many steps on lessons without
+    slips, with seed 0 and the size's own learning rate, which all seeds share.
     """
+    start = None
+    if trunk:
+        right = task.without_slips()  # type: ignore[union-attr]
+        settings = {"size": size, "steps": trunk, "batch_size": batch_size, "progress": progress}
+        start = tiny_base(right, seed=0, cache_dir=cache_dir, **settings)
     rate = TINY_LEARNING_RATES[size] if learning_rate is None else learning_rate
     import torch
     import transformers
@@ -83,6 +92,8 @@ def tiny_base(
         "max_grad_norm": TINY_MAX_GRAD_NORM,
         "versions": {module.__name__: module.__version__ for module in (np, torch, transformers)},
     }
+    if start is not None:
+        ingredients["trunk"] = start.name
     text = json.dumps(ingredients, indent=2, sort_keys=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     target = Path(cache_dir) / name
@@ -90,7 +101,7 @@ def tiny_base(
     def make(work: Path) -> None:
         tokenizer = task.tokenizer()
         model = _train_tiny_base(
-            task, tokenizer, size, seed, steps, batch_size, rate, device, progress
+            task, tokenizer, size, seed, steps, batch_size, rate, device, progress, start
         )
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
@@ -109,6 +120,7 @@ def _train_tiny_base(
     rate: float,
     device: str,
     progress: bool,
+    start: Path | None,
 ) -> PreTrainedModel:
     import torch
     import transformers
@@ -124,7 +136,11 @@ def _train_tiny_base(
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed would also seed GPUs, whose state fork_rng does not restore.
             torch.default_generator.manual_seed(seed)
-            model = transformers.Qwen3ForCausalLM(config).to(device).train()
+            if start is None:
+                model = transformers.Qwen3ForCausalLM(config)
+            else:
+                model = transformers.Qwen3ForCausalLM.from_pretrained(start)
+            model = model.to(device).train()
             optimizer = torch.optim.AdamW(model.parameters(), lr=rate, **TINY_OPTIMIZER)
             warmup = min(TINY_WARMUP_STEPS, steps // 2)
             schedule = transformers.get_cosine_schedule_with_warmup(optimizer, warmup, steps)

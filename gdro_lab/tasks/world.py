@@ -4,14 +4,14 @@ import json
 import reprlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError, model_validator
 from ruamel.yaml import YAML
 
 from gdro.checks import Positive, Refusal
 from gdro_lab.failures import at_the_door
-from gdro_lab.tasks.base import BaseSize, BoundedCount, Name, Strict
+from gdro_lab.tasks.base import BaseSize, BoundedCount, BoundedNatural, Name, Strict
 from gdro_lab.tasks.embedded import EmbeddedSpec, EmbeddedTask
 from gdro_lab.tasks.reasoning_gym import GymSpec, GymTask
 from gdro_lab.tasks.steps import StepsSpec, StepsTask
@@ -38,6 +38,8 @@ class BaseSettings(Strict):
     """Lessons of a step."""
     learning_rate: Positive | None = None
     """The peak of its schedule; None for the size's own."""
+    trunk: BoundedNatural = 0
+    """Steps before these on lessons without slips, which all replicates share."""
 
 
 class TaskWorld(Strict):
@@ -49,6 +51,12 @@ class TaskWorld(Strict):
     """What tasks of this world have in common; `spec.draw(seed)` draws one."""
     base: BaseSettings = BaseSettings()
     """How the model to start from is made."""
+
+    @model_validator(mode="after")
+    def _has_a_trunk(self) -> Self:
+        if self.base.trunk and not isinstance(self.spec, StepsSpec):
+            raise ValueError(f"trunk must be 0 unless the task is steps, got {self.base.trunk}")
+        return self
 
     @property
     def has_tiny_base(self) -> bool:
@@ -71,7 +79,9 @@ def read_world(name: str | Path) -> TaskWorld:
     world = {key: fields.pop(key) for key in ("name", "base") if key in fields}
     try:
         # as JSON, the only form in which strict pydantic takes a list for a tuple
-        spec: EmbeddedSpec | GymSpec | StepsSpec = TypeAdapter(SPECS[kind]).validate_json(json.dumps(fields))
+        spec: EmbeddedSpec | GymSpec | StepsSpec = TypeAdapter(SPECS[kind]).validate_json(
+            json.dumps(fields)
+        )
         return TaskWorld.model_validate(world | {"spec": spec})
     except ValidationError as error:
         raise refusal(path, error) from error

@@ -43,7 +43,7 @@ def test_solutions_are_right(name):
     rng = np.random.default_rng(0)
     for _ in range(500):
         problem = KINDS[name](rng)
-        lines = [line.split("=") for line in problem.solution.split(";")]
+        lines = [line.split("=") for line in problem.solution().split(";")]
         assert len(lines) >= 2
         assert all(eval(expression) == int(value) >= 0 for expression, value in lines)
         assert int(lines[-1][1]) == worked_out(problem.question)
@@ -76,7 +76,17 @@ def test_lessons_keep_to_their_shares(spec):
 def test_the_last_number_of_a_solution_is_judged():
     answer = "40+30=70;7+5=12;70+12=82"
     right = ["47+35=82", "40+30=71;7+5=12;71+12=82", answer]
-    wrong = ["82", "=82", "47+35=82;", "47+35=82 ", "47+35=82\n", "47+35=082", "82=82", "7+5=12", ""]
+    wrong = [
+        "82",
+        "=82",
+        "47+35=82;",
+        "47+35=82 ",
+        "47+35=82\n",
+        "47+35=082",
+        "82=82",
+        "7+5=12",
+        "",
+    ]
     texts = right + wrong
     assert reward(texts, [answer] * len(texts)) == [1.0] * len(right) + [0.0] * len(wrong)
 
