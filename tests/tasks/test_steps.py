@@ -1,6 +1,7 @@
 """Questions that need steps: solutions are right, and no question is in two splits."""
 
 import dataclasses
+import itertools
 import re
 from collections import Counter
 
@@ -64,13 +65,28 @@ def test_no_question_is_in_two_splits_in_any_order(spec):
 
 def test_lessons_keep_to_their_shares(spec):
     changed = [dataclasses.replace(f, lessons=1 / len(spec.families)) for f in spec.families]
-    even = dataclasses.replace(spec, families=tuple(changed)).draw(0)
+    even = dataclasses.replace(spec, families=tuple(changed)).draw(0).without_slips()
     prompts, texts = even.teach(np.random.default_rng(2), 8000)
     [equations] = [f for f in spec.families if f.name == "equation"]
     assert abs(Counter("x+" in prompt for prompt in prompts)[True] - 1000) < 5 * np.sqrt(1000)
     assert equations.lessons != changed[0].lessons
     assert even.fingerprint() != spec.draw(0).fingerprint() == spec.draw(1).fingerprint()
     assert even.reward(texts, texts) == [1.0] * len(texts)
+
+
+def test_a_teacher_slips_and_continues_from_what_was_said(spec):
+    [family] = [family for family in spec.families if family.name == "sum-4"]
+    task = dataclasses.replace(
+        spec, families=(dataclasses.replace(family, share=1.0, lessons=1.0),), n_train=40
+    ).draw(0)
+    _, texts = task.teach(np.random.default_rng(3), 2000)
+    lines = [re.findall(r"(\d+)\+(\d+)=(\d+)", text) for text in texts]
+    assert all(a[2] == b[0] for steps in lines for a, b in itertools.pairwise(steps))
+    off = Counter(int(value) - int(a) - int(b) for steps in lines for a, b, value in steps)
+    assert set(off) == {0, -10, -1, 1, 10}
+    slips = 6000 * (1 - family.accuracy)
+    assert abs(off.total() - off[0] - slips) < 5 * np.sqrt(slips)
+    assert len(task.train) == 40
 
 
 def test_the_last_number_of_a_solution_is_judged():
