@@ -72,17 +72,20 @@ class Problem(NamedTuple):
         Args:
             accuracy: the probability that a line is right. A slip is by one or by ten, up or down,
                 and later lines continue from what was said.
-            rng: of the slips; needed where there may be any.
+            rng: of the slips; without it, there are none.
         """
         values: list[int] = []
         texts = []
-        for operands in self.lines:
-            left, sign, right = (values[x.line] if isinstance(x, Earlier) else x for x in operands)
-            said = max(OPERATORS[sign](left, right), 0)  # after a slip it may be less
-            if accuracy < 1 and rng.random() >= accuracy:
+
+        def heard(operand: int | Earlier) -> int:
+            return values[operand.line] if isinstance(operand, Earlier) else operand
+
+        for left, sign, right in self.lines:
+            said = max(OPERATORS[sign](heard(left), heard(right)), 0)  # after a slip it may be less
+            if rng is not None and accuracy < 1 and rng.random() >= accuracy:
                 said = max(said + rng.choice(SLIPS).item(), 0)
+            texts.append(f"{heard(left)}{sign}{heard(right)}={said}")
             values.append(said)
-            texts.append(f"{left}{sign}{right}={said}")
         return ";".join(texts)
 
 

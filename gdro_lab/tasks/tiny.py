@@ -69,9 +69,15 @@ def tiny_base(
     """
     start = None
     if trunk:
-        right = task.without_slips()  # type: ignore[union-attr]
-        settings = {"size": size, "steps": trunk, "batch_size": batch_size, "progress": progress}
-        start = tiny_base(right, seed=0, cache_dir=cache_dir, **settings)
+        start = tiny_base(
+            task.without_slips(),  # type: ignore[union-attr]
+            seed=0,
+            cache_dir=cache_dir,
+            size=size,
+            steps=trunk,
+            batch_size=batch_size,
+            progress=progress,
+        )
     rate = TINY_LEARNING_RATES[size] if learning_rate is None else learning_rate
     import torch
     import transformers
