@@ -74,7 +74,8 @@ def train(
 
     Returns:
         The record: `observed.row` of each batch with rollouts_spent, tokens, replayed (kept texts
-        in the loss), trained_tokens (whose advantage is not 0) and seconds.
+        in the loss), trained_tokens (whose advantage is not 0), mixed (share of the prompts with
+        correct and wrong rollouts), seconds, and controller_seconds, which are a part of them.
     """
     check("schedule", schedule, Literal["constant", "linear"])
     training = LoopTraining(model, tokenizer, rows, reward, controller, max_new_tokens, seed)
@@ -86,7 +87,9 @@ def train(
     collected: list[Texts] = []  # what the next optimizer step learns from
     for step in range(1, steps + 1):
         began = time.perf_counter()
-        texts, observed = training.play_batch(order.next_batch(controller))
+        drawn_P = order.next_batch(controller)
+        draw_seconds = time.perf_counter() - began
+        texts, observed, costs = training.play_batch(drawn_P)
         collected.append(texts)  # those of advantage 0 too: the loss divides by their tokens
         kept = training.bank_texts() if observed.ready else None  # once a step, not once a batch
         if observed.ready:  # False where a method that discards groups (DAPO) wants another batch
@@ -95,7 +98,8 @@ def train(
             take_step(model, optimizer, learning_rate * decay, collected)
             collected = []
         seconds = time.perf_counter() - began
-        row = observed.row | training.costs(texts, kept) | {"seconds": seconds}
+        costs["controller_seconds"] += draw_seconds
+        row = observed.row | training.costs(texts, kept) | costs | {"seconds": seconds}
         record.append(row)
         if on_step is not None:
             on_step(step, row)
@@ -129,35 +133,47 @@ class LoopTraining:
         self.uids_D = as_uids([row["uid"] for row in rows])  # hashed once
         self.replay_buffer = ReplayBuffer(controller.method.kept_texts)
 
-    def play_batch(self, drawn_P: np.ndarray) -> tuple[Texts, Observed]:
+    def play_batch(self, drawn_P: np.ndarray) -> tuple[Texts, Observed, dict[str, float]]:
         """Plan, sample, reward and observe a batch of prompts; keep its successes.
 
         Args:
             drawn_P: positions of the prompts in the data set.
 
         Returns:
-            All rollouts with their advantages, and what the controller made of them.
+            All rollouts with their advantages, what the controller made of them, and of the row of
+            the record mixed and controller_seconds.
         """
+        began = time.perf_counter()
         rounds: list[Tensor] = []  # completions of each
+        away: list[float] = []  # seconds that sampling and rewards took
 
         def sample_and_reward(group_ids_R: np.ndarray) -> np.ndarray:
+            left = time.perf_counter()
             drawn_R = drawn_P[group_ids_R]
             text_RT = sample(self.model, self.ids_DT[drawn_R], self.max_new_tokens, self.generator)
             rounds.append(text_RT)
-            return rewards_of(self.tokenizer, [self.rows[d] for d in drawn_R], text_RT, self.reward)
+            rows = [self.rows[d] for d in drawn_R]
+            rewards_R = rewards_of(self.tokenizer, rows, text_RT, self.reward)
+            away.append(time.perf_counter() - left)
+            return rewards_R
 
         plan = self.controller.plan(self.uids_D[drawn_P])
         samples = sample_in_rounds(self.controller, plan, sample_and_reward)
         observed = self.controller.observe(
             plan, samples.group_ids_R, samples.rewards_R, correct=samples.correct_R
         )
+        costs = {
+            "mixed": mixed_share(samples.group_ids_R, samples.correct_R),
+            "controller_seconds": time.perf_counter() - began - sum(away),
+        }
         text_RT = torch.cat(rounds)  # in the order of the samples, so rows and advantages agree
         drawn_R = drawn_P[samples.group_ids_R]
         if self.controller.method.replays:
             self._keep_successes(drawn_R[samples.correct_R], text_RT[samples.correct_R])
         # float32, as the weights are
         advantages_R = torch.as_tensor(observed.advantages, dtype=torch.float32)
-        return Texts(self.ids_DT[drawn_R], text_RT, advantages_R.to(self.model.device)), observed
+        texts = Texts(self.ids_DT[drawn_R], text_RT, advantages_R.to(self.model.device))
+        return texts, observed, costs
 
     def _keep_successes(self, drawn_R: np.ndarray, text_RT: Tensor) -> None:
         """Add correct rollouts to the buffer, those that are whole."""
@@ -205,6 +221,13 @@ class LoopTraining:
 
     def _mask(self, text_RT: Tensor) -> Tensor:
         return completion_mask(text_RT, self.model.config.eos_token_id)
+
+
+def mixed_share(group_ids_R: np.ndarray, correct_R: np.ndarray) -> float:
+    """Share of the prompts that have correct and wrong rollouts."""
+    trials_P = np.bincount(group_ids_R)
+    hits_P = np.bincount(group_ids_R, correct_R)
+    return float(((hits_P > 0) & (hits_P < trials_P)).mean())
 
 
 def take_step(

@@ -51,7 +51,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 LOOP_METHODS = ("grpo", "prompt", "rollout", "both", "pivotal", "pivotal_replay")
 TRAINER_METHODS = (*LOOP_METHODS[:-1], "dapo", "dars")
-LEFT_OUT = {"seconds", "settings"}
+LEFT_OUT = {"seconds", "controller_seconds", "mixed", "settings"}
 SIZES = {
     "hidden_size": 32,
     "num_hidden_layers": 2,

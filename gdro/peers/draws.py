@@ -163,12 +163,18 @@ class Oracle(Method):
     """The draw favours pass rates about 1/k, as that of `pivotal`."""
     epsilon: PositiveShare = 0.1
     """Share of the draw that is even over the data."""
+    even: bool = False
+    """Divide P_i by the size of the prompt's bin, so that rare groups count as much as others."""
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         if self.rates is None:
             raise Refusal("rates must be set before drawing, got None; give a function of uids")
         p_D = check_array("rates", self.rates(pool.uids_P), pool.uids_P.shape, 0, 1)
-        return mostly_in_proportion(p_D * (1 - p_D) ** (self.k - 1), self.epsilon, size, rng)
+        value_D = p_D * (1 - p_D) ** (self.k - 1)
+        if self.even:
+            bins_D = pool.bins_P + 1
+            value_D = value_D / np.bincount(bins_D)[bins_D]
+        return mostly_in_proportion(value_D, self.epsilon, size, rng)
 
 
 @register("family_even")

@@ -34,7 +34,7 @@ TRAIN_PROMPTS = 128
 `gdro_lab.experiments.memorization`."""
 TRAIN_SAMPLES = 8
 """Samples of each of them."""
-SPENT = ("tokens", "trained_tokens", "replayed", "seconds")
+SPENT = ("tokens", "trained_tokens", "replayed", "seconds", "controller_seconds", "mixed")
 """Columns of the record that rows add up, beside the rollouts."""
 
 
@@ -75,7 +75,9 @@ class Scorer:
         samples = self.samples[step]
         counts = self._sample(self.task.eval, samples, step)
         families_P = [row["family"] for row in self.task.eval]
-        spent = {"step": step} | self.spent
+        spent = self.spent | {"step": step}
+        if self.run.variant is not None:
+            spent["mixed"] /= step  # a share is not a sum
         scores = score_families(
             families_P, counts.successes_P, np.full(len(families_P), samples), self.task.shares
         )

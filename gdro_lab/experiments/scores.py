@@ -21,6 +21,7 @@ COLUMNS = [
     *("mean_at_8", "pass_at_8", "worst_family", "training_mix_mean", "training_mix_pass_at_8"),
     *("train_mean", "memorization_gap", "share", "distinct", "any_of_32", "train_distinct"),
     *("rollouts", "tokens", "trained_tokens", "replayed", "seconds", "controller_seconds"),
+    "mixed",
 ]
 """Columns of runs.csv: what was run, its scores at a checkpoint, and what it had spent by then.
 

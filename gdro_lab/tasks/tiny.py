@@ -1,6 +1,6 @@
 """The tiny base: a small Qwen3 trained on what a task teaches, made once and kept in a cache.
 
-"tiny" has 0.6 million parameters; "mid", for a GPU, has 40 million.
+"tiny" has 0.6 million parameters, "small" 1.2 million; "mid", for a GPU, has 40 million.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
     }
     for size, width, layers, kv_heads, head_dim in (
         ("tiny", 128, 3, 2, 32),
+        ("small", 192, 3, 2, 32),
         ("mid", 512, 12, 4, 64),
     )
 }
 # fused: the other form asks MKL for square roots, which starts from the processor's estimate; these
 # differ between vendors
 TINY_OPTIMIZER: dict[str, Any] = {"betas": (0.9, 0.98), "weight_decay": 0.01, "fused": True}
-TINY_LEARNING_RATES = {"tiny": 2e-3, "mid": 5e-4}
+TINY_LEARNING_RATES = {"tiny": 2e-3, "small": 2.5e-3, "mid": 5e-4}
 TINY_WARMUP_STEPS = 50
 TINY_MAX_GRAD_NORM = 1.0
 
@@ -53,6 +54,7 @@ def tiny_base(
     steps: int = 800,
     batch_size: int = 96,
     learning_rate: float | None = None,
+    trunk: int = 0,
     progress: bool = True,
 ) -> Path:
     """Train a small Qwen3 on what the task teaches, or find it; return its folder.
@@ -61,7 +63,21 @@ def tiny_base(
     in data/bases, under a hash of everything that the base depends on, and exists completely or not
     at all. The learning rate, by default the size's own, rises for `TINY_WARMUP_STEPS` and then
     falls as a cosine.
+
+    Where `trunk` is not 0, these steps start from the model of so many steps on lessons without
+    slips, with seed 0 and the size's own learning rate, which all seeds share.
     """
+    start = None
+    if trunk:
+        start = tiny_base(
+            task.without_slips(),  # type: ignore[union-attr]
+            seed=0,
+            cache_dir=cache_dir,
+            size=size,
+            steps=trunk,
+            batch_size=batch_size,
+            progress=progress,
+        )
     rate = TINY_LEARNING_RATES[size] if learning_rate is None else learning_rate
     import torch
     import transformers
@@ -82,6 +98,8 @@ def tiny_base(
         "max_grad_norm": TINY_MAX_GRAD_NORM,
         "versions": {module.__name__: module.__version__ for module in (np, torch, transformers)},
     }
+    if start is not None:
+        ingredients["trunk"] = start.name
     text = json.dumps(ingredients, indent=2, sort_keys=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     target = Path(cache_dir) / name
@@ -89,7 +107,7 @@ def tiny_base(
     def make(work: Path) -> None:
         tokenizer = task.tokenizer()
         model = _train_tiny_base(
-            task, tokenizer, size, seed, steps, batch_size, rate, device, progress
+            task, tokenizer, size, seed, steps, batch_size, rate, device, progress, start
         )
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
@@ -108,6 +126,7 @@ def _train_tiny_base(
     rate: float,
     device: str,
     progress: bool,
+    start: Path | None,
 ) -> PreTrainedModel:
     import torch
     import transformers
@@ -123,7 +142,11 @@ def _train_tiny_base(
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed would also seed GPUs, whose state fork_rng does not restore.
             torch.default_generator.manual_seed(seed)
-            model = transformers.Qwen3ForCausalLM(config).to(device).train()
+            if start is None:
+                model = transformers.Qwen3ForCausalLM(config)
+            else:
+                model = transformers.Qwen3ForCausalLM.from_pretrained(start)
+            model = model.to(device).train()
             optimizer = torch.optim.AdamW(model.parameters(), lr=rate, **TINY_OPTIMIZER)
             warmup = min(TINY_WARMUP_STEPS, steps // 2)
             schedule = transformers.get_cosine_schedule_with_warmup(optimizer, warmup, steps)

@@ -4,26 +4,27 @@ import json
 import reprlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError, model_validator
 from ruamel.yaml import YAML
 
 from gdro.checks import Positive, Refusal
 from gdro_lab.failures import at_the_door
-from gdro_lab.tasks.base import BaseSize, BoundedCount, Name, Strict
+from gdro_lab.tasks.base import BaseSize, BoundedCount, BoundedNatural, Name, Strict
 from gdro_lab.tasks.embedded import EmbeddedSpec, EmbeddedTask
 from gdro_lab.tasks.reasoning_gym import GymSpec, GymTask
+from gdro_lab.tasks.steps import StepsSpec, StepsTask
 
 WORLDS = Path(__file__).parent / "worlds"
-Task = EmbeddedTask | GymTask
+Task = EmbeddedTask | GymTask | StepsTask
 """A drawn task: its prompts, the lessons of a base, and the reward of completions.
 
 Training prompts, held-out prompts and lessons do not overlap, except that lessons of the embedded
 task may repeat training prompts. Where a tiny base can be taught, all prompts have equally many
 characters. Original questions of reasoning-gym differ in length and have no lessons.
 """
-SPECS = {"embedded": EmbeddedSpec, "reasoning_gym": GymSpec}
+SPECS = {"embedded": EmbeddedSpec, "reasoning_gym": GymSpec, "steps": StepsSpec}
 
 
 class BaseSettings(Strict):
@@ -37,6 +38,8 @@ class BaseSettings(Strict):
     """Lessons of a step."""
     learning_rate: Positive | None = None
     """The peak of its schedule; None for the size's own."""
+    trunk: BoundedNatural = 0
+    """Steps before these on lessons without slips, which all replicates share."""
 
 
 class TaskWorld(Strict):
@@ -44,15 +47,21 @@ class TaskWorld(Strict):
 
     name: Name
     """What tables and folders call it."""
-    spec: EmbeddedSpec | GymSpec
+    spec: EmbeddedSpec | GymSpec | StepsSpec
     """What tasks of this world have in common; `spec.draw(seed)` draws one."""
     base: BaseSettings = BaseSettings()
     """How the model to start from is made."""
 
+    @model_validator(mode="after")
+    def _has_a_trunk(self) -> Self:
+        if self.base.trunk and not isinstance(self.spec, StepsSpec):
+            raise ValueError(f"trunk must be 0 unless the task is steps, got {self.base.trunk}")
+        return self
+
     @property
     def has_tiny_base(self) -> bool:
         """Whether a tiny base can be taught; for original questions none can."""
-        return isinstance(self.spec, EmbeddedSpec) or self.spec.prompt_length is not None
+        return not isinstance(self.spec, GymSpec) or self.spec.prompt_length is not None
 
 
 def read_world(name: str | Path) -> TaskWorld:
@@ -70,7 +79,9 @@ def read_world(name: str | Path) -> TaskWorld:
     world = {key: fields.pop(key) for key in ("name", "base") if key in fields}
     try:
         # as JSON, the only form in which strict pydantic takes a list for a tuple
-        spec: EmbeddedSpec | GymSpec = TypeAdapter(SPECS[kind]).validate_json(json.dumps(fields))
+        spec: EmbeddedSpec | GymSpec | StepsSpec = TypeAdapter(SPECS[kind]).validate_json(
+            json.dumps(fields)
+        )
         return TaskWorld.model_validate(world | {"spec": spec})
     except ValidationError as error:
         raise refusal(path, error) from error
