@@ -190,7 +190,7 @@ def measure_cells(args: argparse.Namespace) -> Iterable[dict[str, Any]]:
             # with β > 0 every row has a gradient, whatever its advantage
             for mixed in args.mixed[:1] if beta else args.mixed:
                 inputs = random_batch(lengths, mixed, vocabulary, trainer.accelerator.device)
-                if not trainer.compared_ways:  # which is done once in a training
+                if not trainer.savings.compared:  # which is done once in a training
                     small = random_batch("8/4", 1, vocabulary, trainer.accelerator.device)
                     gradient(trainer, small, PROMPTS * ROLLOUTS, True)
                 with Meter() as trl:

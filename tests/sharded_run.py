@@ -133,7 +133,7 @@ def compare_savings(base, folder, beta=0.0):
             for row in trainers["on"].state.log_history
             if "gdro/batch_tokens" in row
         ],
-        "said": sorted(trainers["on"].said),
+        "said": sorted(trainers["on"].savings.said),
         "difference": max(float((a - b).abs().max()) for a, b in zip(off, on, strict=True)),
     }
     rank = trainers["on"].accelerator.process_index

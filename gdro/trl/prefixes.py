@@ -70,10 +70,10 @@ def score_prompts_once(
         return score(model, *texts, **asked)
     ours = partial(score_from_leads, trainer, score, leads)
     way = "with" if torch.is_grad_enabled() else "without"
-    if way not in trainer.compared_ways:
-        trainer.compared_ways.add(way)
-        trainer.prompts_differ = difference(trainer, (score, ours), plain, texts)
-        if trainer.prompts_differ:
+    if way not in trainer.savings.compared:
+        trainer.savings.compared.add(way)
+        trainer.savings.differ = difference(trainer, (score, ours), plain, texts)
+        if trainer.savings.differ:
             return score_prompts_once(trainer, score, model, *texts, **asked)
     count_tokens(trainer, leads[1], texts.rest()[1])
     return ours(model, *texts, **asked)
@@ -86,7 +86,7 @@ def why_apart(trainer: GRPOTrainer, model: Any) -> str:
     is_plain = all(type(layer) is DynamicLayer for layer in layers) and not model._is_stateful
     is_whole = trainer.accelerator.distributed_type in WHOLE_WEIGHTS
     reasons = {
-        trainer.prompts_differ: bool(trainer.prompts_differ),
+        trainer.savings.differ: bool(trainer.savings.differ),
         "gradient_checkpointing keeps no keys and values": model.is_gradient_checkpointing,
         "use_liger_kernel is on": trainer.args.use_liger_kernel,
         "all rollouts would have one dropout": has_dropout(model),

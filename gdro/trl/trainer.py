@@ -139,10 +139,7 @@ class GDROTrainer(GRPOTrainer):
         config.check_success_reward(args, self.reward_func_names)
         padding_counts = trimming.why_padding_counts(self.model)
         self.can_trim = not padding_counts
-        self.computed_tokens = 0  # with a gradient, of the micro-batch
-        self.said: set[str] = set()  # savings that are off
-        self.compared_ways: set[str] = set()  # of computing prompts, once each
-        self.prompts_differ = ""  # what was found
+        self.savings = trimming.Savings()
         if args.trim_batches and padding_counts:
             trimming.say_once(self, f"off: {padding_counts}")
         logs.warn_of_rewards(args, self.reward_func_names)

@@ -9,6 +9,7 @@ Axes: R rollouts of a micro-batch, N some of them, T tokens.
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,24 @@ SUMS = ("dapo", "cispo", "vespo")
 MEANS_OVER_ROWS = ("grpo", "sapo", "dr_grpo", "luspo")
 
 
+@dataclass
+class Savings:
+    """What a trainer knows of what it does not compute."""
+
+    computed_tokens: int = 0
+    """With a gradient, of the micro-batch."""
+    said: set[str] = field(default_factory=set)
+    """Savings that are off, and why."""
+    compared: set[str] = field(default_factory=set)
+    """Ways of computing prompts, "with" and "without" gradients, that were held to TRL's."""
+    differ: str = ""
+    """What differed there."""
+
+
 def say_once(trainer: GRPOTrainer, what: str) -> None:
     """Warn of a saving that is off, and why, once in a training."""
-    if what not in trainer.said:
-        trainer.said.add(what)
+    if what not in trainer.savings.said:
+        trainer.savings.said.add(what)
         logger.warning(f"trim_batches: {what}")
 
 
@@ -58,11 +73,11 @@ def trimmed_loss(
 
     The log gets the tokens of the micro-batch, and those of them that were computed.
     """
-    trainer.computed_tokens = 0
+    trainer.savings.computed_tokens = 0
     kept = what_trains(trainer, inputs)
     value = zero_loss(model) if kept is None else kept[1] * loss(kept[0])
     tokens = inputs["prompt_mask"].sum() + inputs["completion_mask"].sum()
-    both = torch.stack([torch.full_like(tokens, trainer.computed_tokens), tokens])
+    both = torch.stack([torch.full_like(tokens, trainer.savings.computed_tokens), tokens])
     computed, whole = trainer.accelerator.reduce(both, reduction="sum").tolist()
     trainer._metrics["train"]["gdro/computed_tokens"].append(computed)
     trainer._metrics["train"]["gdro/batch_tokens"].append(whole)
@@ -72,7 +87,7 @@ def trimmed_loss(
 def count_tokens(trainer: GRPOTrainer, *masks: Tensor) -> None:
     """Add what is computed with a gradient to the trainer's count."""
     if torch.is_grad_enabled():
-        trainer.computed_tokens += sum(int(mask.sum()) for mask in masks)
+        trainer.savings.computed_tokens += sum(int(mask.sum()) for mask in masks)
 
 
 def what_trains(trainer: GRPOTrainer, inputs: LossInputs) -> tuple[LossInputs, float] | None:

@@ -231,7 +231,7 @@ def test_batches_with_images_stay_whole(build_sampled):
     inputs = {"advantages": torch.zeros(4), "num_images": [1, 1, 1, 1]}
     assert what_trains(trainer, inputs) == (inputs, 1.0)
     assert order_batches(trainer, [inputs, inputs]) == [inputs, inputs]
-    assert ["images" in what for what in trainer.said] == [True]
+    assert ["images" in what for what in trainer.savings.said] == [True]
 
 
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
@@ -329,5 +329,5 @@ def test_a_way_that_differs_is_left(build_sampled, monkeypatch, caplog, has_grad
     _, wanted = gradients(build_sampled, None, "grpo", settings)
     ours, found = gradients(build_sampled, "grpo", "grpo", settings)
     assert_equal(found, wanted)
-    assert ours.prompts_differ
+    assert ours.savings.differ
     assert sum("differ from TRL's" in record.message for record in caplog.records) == 1
