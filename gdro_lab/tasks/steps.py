@@ -128,12 +128,6 @@ def product(rng: np.random.Generator) -> Problem:
     return Problem(f"{a}*{b}?", (a, b), by_place(a, "*", b))
 
 
-def two_products(rng: np.random.Generator) -> Problem:
-    a, b, c, d = rng.integers(2, 10, 4).tolist()
-    lines = [(a, "*", b), (c, "*", d), (Earlier(0), "+", Earlier(1))]
-    return Problem(f"{a}*{b}+{c}*{d}?", (a, b, c, d), lines)
-
-
 def story(rng: np.random.Generator) -> Problem:
     a, b, name = rng.integers([3, 3, 0], [10, 10, len(NAMES)]).tolist()
     verb = rng.choice(list(VERBS))
@@ -161,7 +155,6 @@ KINDS: dict[str, Callable[[np.random.Generator], Problem]] = {
     "sum-4": sum_4,
     "difference": difference,
     "product": product,
-    "products": two_products,
     "story": story,
     "equation": equation,
     "remainder": remainder,

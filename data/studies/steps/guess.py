@@ -8,6 +8,10 @@ much of what the base knows it does not say at temperature 1.
 
 from collections import Counter
 
+from gdro_lab import numerics
+
+numerics.fix()  # before torch and numpy are imported, so that it finds the bases of `gdro run`
+
 import click
 import numpy as np
 import pandas as pd
