@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -185,21 +185,63 @@ def train_command(
 
 @main.command("evaluate", short_help="Evaluate what was trained, or the base.")
 @_options_of_a_run
+@click.option(
+    "--pass-rates",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write uid, pass_rate and rollouts of each prompt to this file, as JSON lines.",
+)
 def evaluate_command(
-    profile: str, variant: str, seed: int | None, folder: str | None, cache_dir: str
+    profile: str,
+    variant: str,
+    seed: int | None,
+    folder: str | None,
+    cache_dir: str,
+    pass_rates: Path | None,
 ) -> None:
     """Evaluate what `gdro train` left, or the variant "base", the model before training.
 
     Example: gdro evaluate tiny pivotal --seed 1
     """
     run, where = _read_run(profile, variant, seed, folder)
+    if pass_rates is not None:
+        _check_writable(pass_rates)
     from gdro_lab.experiments.play import evaluate_run
+    from gdro_lab.experiments.records import EVALUATION
     from gdro_lab.machine import set_up_process
 
     set_up_process()
     rows = evaluate_run(run, where, cache_dir)
     accuracy = sum(row["successes"] / row["trials"] for row in rows) / len(rows)
-    click.echo(f"accuracy {accuracy:.3f} over {len(rows)} prompts: {where}/evaluation.jsonl")
+    click.echo(f"accuracy {accuracy:.3f} over {len(rows)} prompts: {where / EVALUATION}")
+    if pass_rates is not None:
+        _write_pass_rates(where / EVALUATION, pass_rates)
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse a file that could not be written hours later."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.").close()
+    except OSError as error:
+        raise Refusal(f"--pass-rates {path} cannot be written: {error}") from error
+
+
+def _write_pass_rates(evaluation: Path, path: Path) -> None:
+    """Write the pass rates of all prompts of an evaluation, held-out and training ones."""
+    from gdro_lab.experiments.records import read_table, write_table
+
+    counts = read_table(evaluation)
+    rates = [
+        {
+            "uid": row["uid"],
+            "pass_rate": row["successes"] / row["trials"],
+            "rollouts": row["trials"],
+        }
+        for row in counts
+    ]
+    write_table(path, rates)
+    trained = sum(row.get("trained_on", 0) for row in counts)
+    click.echo(f"pass rates of {len(rates)} prompts, {trained} of them for training: {path}")
 
 
 @main.command("report", short_help="Make a profile's tables and figures again.")

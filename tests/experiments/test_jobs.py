@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from tiny_models import save_tiny_model
 from transformers import AutoTokenizer
 
+from gdro import GDROController
 from gdro.checks import Refusal
 from gdro_lab.experiments import evaluation, play, report, training
 from gdro_lab.experiments.blocks import EvaluationChoice, ModelChoice
@@ -250,4 +251,37 @@ def test_some_steps_are_tried_and_leave_nothing(made, profile_of, tmp_path, monk
     assert ended.exit_code == 0, ended.output
     assert "step 6/6" in ended.output  # one batch to warm up, two that count
     assert "a generation batch" in ended.output
+    assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
+
+
+def test_a_controller_starts_from_the_pass_rates_that_evaluate_writes(
+    made, profile_of, tmp_path, monkeypatch
+):
+    profile = profile_of(seeds=[1], evaluation={"samples": 32, "train_prompts": 10**6})
+    (tmp_path / "own.yaml").write_text(profile.model_dump_json(exclude_unset=True))  # JSON is YAML
+    monkeypatch.setattr("gdro_lab.machine.set_up_process", lambda: None)
+    words = ["evaluate", "own.yaml", "base", f"--cache-dir={made[2]}", "--folder=run"]
+    ended = gdro(tmp_path, *words, "--pass-rates=new/rates.jsonl")
+    assert ended.exit_code == 0, ended.output
+    counts = {row["uid"]: row for row in read_table(tmp_path / "run" / "evaluation.jsonl")}
+    rows = read_table(tmp_path / "new" / "rates.jsonl")
+    assert [row["uid"] for row in rows] == list(counts)
+    assert all(row["rollouts"] == 32 for row in rows)
+    measured = {row["uid"]: row["pass_rate"] for row in rows}
+    trained = [row["uid"] for row in make_parts(profile.run("grpo", 1), made[2]).data.rows]
+    assert set(trained) < set(measured)
+    assert max(measured[uid] for uid in trained) > 0  # so that there is something to start from
+    controller = GDROController("pivotal", pass_rates=measured, pass_rate_rollouts=32)
+    controller.plan(trained)
+    successes, failures = controller.bins.beliefs.counts(controller.bins.rows(trained))
+    assert successes.tolist() == [counts[uid]["successes"] for uid in trained]
+    assert (successes + failures == 32).all()
+
+
+@pytest.mark.parametrize("place", ["/proc/none/rates.jsonl", "."])
+def test_pass_rates_that_could_not_be_written_are_refused_first(place, tmp_path):
+    (tmp_path / "own.yaml").write_text(json.dumps(SMALL_PROFILE))
+    ended = gdro(tmp_path, "evaluate", "own.yaml", "base", f"--pass-rates={place}")
+    assert ended.exit_code == 2, ended.output
+    assert place in ended.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
