@@ -14,6 +14,8 @@ DIVERGING = "BrBG"  # more than GRPO: green, less: brown; no red
 DATA = "#333333"  # prompts
 REPORTED = "#8c8c8c"  # the paper's numbers
 EMPTY = "#e8e8e8"  # empty bins
+# a method of another paper: its label tells it apart, so a new one changes no figure
+PEER = "#a6a6a6"
 # one colour is one thing in every figure; COLORS, for colour-blind readers, is for our methods
 METHOD_COLORS = {
     "base": "#d0d0d0",
