@@ -86,7 +86,7 @@ def sample(folder, tokenizer, ids, most, seed=0, **choice):
     )
 
 
-GREEDY = {"samples": 1, "top_k": 1}
+GREEDY = {"samples": 1, "k": 1, "top_k": 1}
 PLAIN = {"samples": 64}
 CUT = PLAIN | {"temperature": 1.3, "top_p": 0.8, "top_k": 3}
 
@@ -166,7 +166,7 @@ def test_counts_and_what_the_reward_receives(monkeypatch):
     tokenizer, seen = byte_tokenizer(), {}
     texts = [[tokenizer(text)["input_ids"] for text in pair] for pair in (("x", "yy"), ("x", "z"))]
     monkeypatch.setattr(evaluate, "_by_vllm", lambda *_, **__: texts)
-    choice = EvaluationChoice(engine="vllm", samples=2)
+    choice = EvaluationChoice(engine="vllm", samples=2, k=2)
 
     def reward(prompts, completions, **columns):
         seen.update(columns, prompts=prompts, completions=completions)
@@ -203,7 +203,7 @@ def test_processes_share_the_prompts(model_folder):
         return [0.0] * len(prompts)
 
     for processes in (1, 2):
-        greedy = EvaluationChoice(samples=2, top_k=1, data_parallel_size=processes)
+        greedy = EvaluationChoice(samples=2, k=2, top_k=1, data_parallel_size=processes)
         evaluate_model(greedy, model_folder, tokenizer, Split(rows, reward, 0, 8))
     assert seen[0] == seen[1]
     assert len(set(map(str, seen[0][1]))) > 2
