@@ -73,7 +73,9 @@ def three_trainings(base, folder):
     reports = {}
     for name in ("stock", "grpo", "both"):
         kind, method = (trl.GRPOTrainer, "grpo") if name == "stock" else (GDROTrainer, name)
-        pinned = {"unsloth_grpo_mini_batch": 1} if name == "stock" else {}  # as ours is
+        # Unsloth's mini-batch is as ours; "grpo" is compared bit for bit
+        pinned = {"unsloth_grpo_mini_batch": 1} if name == "stock" else {}
+        pinned |= {"trim_batches": False} if name == "grpo" else {}
         trainer = make(kind, base, folder / name, gdro_method=method, **pinned)
         trainer.train()
         save_file(weights_of(trainer.model), folder / f"{name}.safetensors")
