@@ -5,7 +5,6 @@ readers that guess types make 7 of "007" and a date of "2020-01-01".
 """
 
 import bz2
-import contextlib
 import csv
 import gzip
 import io
@@ -188,11 +187,14 @@ def _cells(text: str) -> list[Any]:
         return [(reader.line_num, row) for row in reader if row]
 
     tables = []
+    broken: csv.Error | None = None
     for sign in "\t;|,":
-        with contextlib.suppress(csv.Error):
+        try:
             tables.append(read(sign))
-    if not tables:
-        read(",")  # for its error
+        except csv.Error as error:
+            broken = error  # at last that of the comma
+    if broken is not None and not tables:
+        raise broken
     rows = max(tables, key=lambda rows: sum(1 < len(row) == len(rows[0][1]) for _, row in rows))
     if not rows:
         return []
