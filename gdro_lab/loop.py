@@ -74,8 +74,8 @@ def train(
 
     Returns:
         The record: `observed.row` of each batch with rollouts_spent, tokens, replayed (kept texts
-        in the loss), trained_tokens (whose advantage is not 0), mixed (share of the prompts with
-        correct and wrong rollouts), seconds, and controller_seconds, which are a part of them.
+        in the loss), trained_tokens (whose advantage is not 0), mixed (`mixed_share`), seconds, and
+        controller_seconds, a part of them.
     """
     check("schedule", schedule, Literal["constant", "linear"])
     training = LoopTraining(model, tokenizer, rows, reward, controller, max_new_tokens, seed)
@@ -87,9 +87,7 @@ def train(
     collected: list[Texts] = []  # what the next optimizer step learns from
     for step in range(1, steps + 1):
         began = time.perf_counter()
-        drawn_P = order.next_batch(controller)
-        draw_seconds = time.perf_counter() - began
-        texts, observed, costs = training.play_batch(drawn_P)
+        texts, observed, costs = training.play_batch(order)
         collected.append(texts)  # those of advantage 0 too: the loss divides by their tokens
         kept = training.bank_texts() if observed.ready else None  # once a step, not once a batch
         if observed.ready:  # False where a method that discards groups (DAPO) wants another batch
@@ -97,9 +95,8 @@ def train(
             decay = 1 - (step - 1) / steps if schedule == "linear" else 1.0
             take_step(model, optimizer, learning_rate * decay, collected)
             collected = []
-        seconds = time.perf_counter() - began
-        costs["controller_seconds"] += draw_seconds
-        row = observed.row | training.costs(texts, kept) | costs | {"seconds": seconds}
+        costs["seconds"] = time.perf_counter() - began
+        row = observed.row | training.costs(texts, kept) | costs
         record.append(row)
         if on_step is not None:
             on_step(step, row)
@@ -133,17 +130,18 @@ class LoopTraining:
         self.uids_D = as_uids([row["uid"] for row in rows])  # hashed once
         self.replay_buffer = ReplayBuffer(controller.method.kept_texts)
 
-    def play_batch(self, drawn_P: np.ndarray) -> tuple[Texts, Observed, dict[str, float]]:
-        """Plan, sample, reward and observe a batch of prompts; keep its successes.
+    def play_batch(self, order: Order) -> tuple[Texts, Observed, dict[str, float]]:
+        """Draw, plan, sample, reward and observe a batch of prompts; keep its successes.
 
         Args:
-            drawn_P: positions of the prompts in the data set.
+            order: of the prompts of the data set, where the method draws none.
 
         Returns:
             All rollouts with their advantages, what the controller made of them, and of the row of
             the record mixed and controller_seconds.
         """
         began = time.perf_counter()
+        drawn_P = order.next_batch(self.controller)
         rounds: list[Tensor] = []  # completions of each
         away: list[float] = []  # seconds that sampling and rewards took
 

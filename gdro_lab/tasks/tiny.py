@@ -79,11 +79,43 @@ def tiny_base(
             progress=progress,
         )
     rate = TINY_LEARNING_RATES[size] if learning_rate is None else learning_rate
+    ingredients = _ingredients(task, size, seed, steps, batch_size, rate)
+    if start is not None:
+        ingredients["trunk"] = start.name
+    text = json.dumps(ingredients, indent=2, sort_keys=True)
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    target = Path(cache_dir) / name
+
+    def make(work: Path) -> None:
+        tokenizer = task.tokenizer()
+        model = _train_tiny_base(
+            task,
+            tokenizer,
+            size,
+            seed,
+            steps,
+            batch_size,
+            rate,
+            ingredients["device"],
+            progress,
+            start,
+        )
+        model.save_pretrained(work)
+        tokenizer.save_pretrained(work)
+        (work / "tiny_base.json").write_text(text + "\n", encoding="utf-8")
+
+    return find_or_make(target, make, SHIPPED / name)
+
+
+def _ingredients(
+    task: Task, size: str, seed: int, steps: int, batch_size: int, rate: float
+) -> dict[str, Any]:
+    """All that the weights of a base depend on, but for its trunk."""
     import torch
     import transformers
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    ingredients = {
+    return {
         "seed": seed,
         "steps": steps,
         "batch_size": batch_size,
@@ -98,22 +130,6 @@ def tiny_base(
         "max_grad_norm": TINY_MAX_GRAD_NORM,
         "versions": {module.__name__: module.__version__ for module in (np, torch, transformers)},
     }
-    if start is not None:
-        ingredients["trunk"] = start.name
-    text = json.dumps(ingredients, indent=2, sort_keys=True)
-    name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    target = Path(cache_dir) / name
-
-    def make(work: Path) -> None:
-        tokenizer = task.tokenizer()
-        model = _train_tiny_base(
-            task, tokenizer, size, seed, steps, batch_size, rate, device, progress, start
-        )
-        model.save_pretrained(work)
-        tokenizer.save_pretrained(work)
-        (work / "tiny_base.json").write_text(text + "\n", encoding="utf-8")
-
-    return find_or_make(target, make, SHIPPED / name)
 
 
 def _train_tiny_base(
