@@ -74,8 +74,8 @@ def train(
 
     Returns:
         The record: `observed.row` of each batch with rollouts_spent, tokens, replayed (kept texts
-        in the loss), trained_tokens (whose advantage is not 0), mixed (`mixed_share`), seconds, and
-        controller_seconds, a part of them.
+        in the loss), trained_tokens (whose advantage is not 0), mixed (`mixed_share`), seconds (of
+        the processor: other work beside it does not count) and controller_seconds, a part of them.
     """
     check("schedule", schedule, Literal["constant", "linear"])
     training = LoopTraining(model, tokenizer, rows, reward, controller, max_new_tokens, seed)
@@ -86,7 +86,7 @@ def train(
     record: list[dict] = []
     collected: list[Texts] = []  # what the next optimizer step learns from
     for step in range(1, steps + 1):
-        began = time.perf_counter()
+        began = time.process_time()
         texts, observed, costs = training.play_batch(order)
         collected.append(texts)  # those of advantage 0 too: the loss divides by their tokens
         kept = training.bank_texts() if observed.ready else None  # once a step, not once a batch
@@ -95,7 +95,7 @@ def train(
             decay = 1 - (step - 1) / steps if schedule == "linear" else 1.0
             take_step(model, optimizer, learning_rate * decay, collected)
             collected = []
-        costs["seconds"] = time.perf_counter() - began
+        costs["seconds"] = time.process_time() - began
         row = observed.row | training.costs(texts, kept) | costs
         record.append(row)
         if on_step is not None:
@@ -140,19 +140,19 @@ class LoopTraining:
             All rollouts with their advantages, what the controller made of them, and of the row of
             the record mixed and controller_seconds.
         """
-        began = time.perf_counter()
+        began = time.process_time()
         drawn_P = order.next_batch(self.controller)
         rounds: list[Tensor] = []  # completions of each
         away: list[float] = []  # seconds that sampling and rewards took
 
         def sample_and_reward(group_ids_R: np.ndarray) -> np.ndarray:
-            left = time.perf_counter()
+            left = time.process_time()
             drawn_R = drawn_P[group_ids_R]
             text_RT = sample(self.model, self.ids_DT[drawn_R], self.max_new_tokens, self.generator)
             rounds.append(text_RT)
             rows = [self.rows[d] for d in drawn_R]
             rewards_R = rewards_of(self.tokenizer, rows, text_RT, self.reward)
-            away.append(time.perf_counter() - left)
+            away.append(time.process_time() - left)
             return rewards_R
 
         plan = self.controller.plan(self.uids_D[drawn_P])
@@ -162,7 +162,7 @@ class LoopTraining:
         )
         costs = {
             "mixed": mixed_share(samples.group_ids_R, samples.correct_R),
-            "controller_seconds": time.perf_counter() - began - sum(away),
+            "controller_seconds": time.process_time() - began - sum(away),
         }
         text_RT = torch.cat(rounds)  # in the order of the samples, so rows and advantages agree
         drawn_R = drawn_P[samples.group_ids_R]
