@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from gdro.checks import Float, Length, Tries, build, check, check_array, options, short
+from gdro.checks import Float, Length, Refusal, Tries, build, check, check_array, options, short
 from gdro.estimators import ESTIMATORS, resize
 from gdro.metrics import check_counts
 from gdro.state import Stateful
@@ -121,6 +121,8 @@ class DifficultyBins(Stateful):
         self.pass_rate_rollouts = check("pass_rate_rollouts", rollouts, Length)
         given = zip(uids, rates.tolist(), strict=True)
         self.pass_rates = {uid: rate for uid, rate in given if not np.isnan(rate)}
+        if uids and not self.pass_rates:
+            raise Refusal(f"pass_rates must have a number, got none for all {len(uids)} prompts")
         for uid in uids[:1]:
             check_kind("uids of pass_rates", uid, self.row_of)
         self._start_from_pass_rates(self.row_of)

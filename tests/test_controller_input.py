@@ -300,7 +300,11 @@ def test_a_budget_that_is_not_whole_and_options_beside_a_method_are_refused():
 
 @pytest.mark.parametrize(
     ("given", "named"),
-    [({1: 37.5}, r"pass_rates.*37\.5"), ({1: "half"}, "pass_rates.*half")],
+    [
+        ({1: None}, "pass_rates.*none"),
+        ({1: 37.5}, r"pass_rates.*37\.5"),
+        ({1: "half"}, "pass_rates.*half"),
+    ],
 )
 def test_a_pass_rate_that_is_none_is_refused(given, named):
     with pytest.raises(ValueError, match=named):

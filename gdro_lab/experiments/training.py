@@ -331,6 +331,7 @@ def _fixed_arguments(
         "gdro_preset": run.variant.preset,
         "gdro_options": run.variant.options,
         "group_column": run.variant.groups,
+        "pass_rate_column": None,  # only the columns that `task` names are read
         "save_strategy": "steps",
         # the last checkpoint is evaluated: the best of noisy ones looks too good
         "load_best_model_at_end": False,
@@ -360,7 +361,5 @@ def check_arguments(runs: Sequence[Run]) -> None:
     for run in runs:
         with at_the_door(f"variant {run.configuration!r}"):
             args = training_arguments(run, "unused", Lengths(1, 1))
-            # the data with these columns is not read yet; bins change nothing checked here
-            for column in ("group_column", "pass_rate_column"):
-                setattr(args, column, None)
+            args.group_column = None  # the data is not read yet; bins change nothing checked here
             check_training(args, make_controller(args))
