@@ -1,0 +1,69 @@
+"""Each configuration minus GRPO where both have spent the same, in pairs by replicate.
+
+    python data/studies/steps/at_equal_cost.py [--study steps/study]
+
+Of a pair, the one that has spent less at its end sets the cost. The other's score at that cost is
+read off the line between its two nearest checkpoints; the first is the base, which has spent
+nothing. Seconds are those of the processor.
+"""
+
+from pathlib import Path
+
+import click
+import numpy as np
+import pandas as pd
+
+from gdro_lab.experiments.blocks import BASE
+from gdro_lab.experiments.table import BASELINE, METRICS, read_study
+from gdro_lab.intervals import paired_t
+
+COSTS = {"rollouts": "rollouts", "trained_tokens": "trained tokens", "seconds": "seconds"}
+SCORES = ("mean_at_8", "pass_at_8", "training_mix_mean")
+
+
+def score_at(course: pd.DataFrame, cost: str, spent: float, score: str) -> float:
+    """The score of a run where it has spent so much, from its checkpoints and the base."""
+    course = course.sort_values(cost)
+    return float(np.interp(spent, course[cost], course[score]))
+
+
+def differences(
+    rows: pd.DataFrame, configuration: str, cost: str, score: str
+) -> tuple[np.ndarray, float]:
+    """Minus GRPO at equal cost, (S,) by replicate, and that cost as a part of GRPO's whole."""
+    found = []
+    parts = []
+    for _, of_replicate in rows.groupby("replicate"):
+        courses = dict(list(of_replicate.groupby("configuration")))
+        if not {configuration, BASELINE, BASE} <= courses.keys():
+            continue
+        start = courses[BASE].assign(**dict.fromkeys(COSTS, 0.0))
+        course = pd.concat([start, courses[configuration]])
+        baseline = pd.concat([start, courses[BASELINE]])
+        spent = min(course[cost].max(), baseline[cost].max())
+        reached = score_at(course, cost, spent, score)
+        found.append(reached - score_at(baseline, cost, spent, score))
+        parts.append(spent / baseline[cost].max())
+    return np.array(found), float(np.mean(parts))
+
+
+@click.command()
+@click.option("--study", default="steps/study", show_default=True)
+def main(study: str) -> None:
+    rows = read_study(study)
+    table = []
+    for configuration in sorted(set(rows.configuration) - {BASE, BASELINE}):
+        for cost, title in COSTS.items():
+            row: dict[str, object] = {"configuration": configuration, "at equal": title}
+            for score in SCORES:
+                pairs, part = differences(rows, configuration, cost, score)
+                interval = paired_t(pairs)
+                row["of GRPO's"] = f"{part:.2f}"
+                row[METRICS[score]] = f"{interval.mean:+.3f} ±{interval.half:.3f}"
+                row["replicates"] = len(pairs)
+            table.append(row)
+    click.echo(pd.DataFrame(table).to_markdown(index=False, disable_numparse=True))
+
+
+if __name__ == "__main__":
+    main()
