@@ -5,7 +5,6 @@ Axis: R rollouts.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from gdro.checks import LARGEST, Refusal, short
 if TYPE_CHECKING:
     import pandas as pd
 
-Number = int | float | Decimal | np.number | np.bool_  # databases export decimals
+Number = int | float | np.number | np.bool_
 Several = list | tuple | np.ndarray
 GROUP = "\0group"  # column that `one_row_each` adds
 

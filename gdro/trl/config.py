@@ -1,17 +1,16 @@
 """GDROConfig, the controller that it asks for, and what is refused before any compute."""
 
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import datasets
 import numpy as np
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
 from gdro.advantages import preset_options
-from gdro.checks import build, check
+from gdro.checks import build
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups, make_groups
 from gdro.method import Method
@@ -20,21 +19,6 @@ from gdro.registry import find_method
 # what cannot be passed on to TRL by a method that samples in rounds
 IMAGES = {"image", "images"}
 BEYOND_TEXT = {"tools", "rollout_func", "environment_factory", *IMAGES}
-
-
-# the options that are read once, when a trainer is made
-READ_ONCE = (
-    "gdro_method",
-    "gdro_preset",
-    "gdro_options",
-    "success_reward",
-    "uid_column",
-    "group_column",
-    "pass_rate_column",
-    "pass_rate_rollouts",
-    "advantage_std",
-    "advantage_clip",
-)
 
 
 @dataclass
@@ -47,8 +31,8 @@ class GDROConfig(GRPOConfig):
     `num_generations`. Options are checked when the trainer is made.
     """
 
-    # what depends on other options is derived when a trainer is made (`make_controller`,
-    # `GDROTrainer.trims`), and never written here: options may be changed until then
+    # what depends on other options is derived when a trainer is made, and never written here:
+    # options may be changed until then
     _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "gdro_options"]  # noqa: RUF012
 
     gdro_method: str = ""
@@ -107,27 +91,6 @@ def options_of(args: GDROConfig) -> dict[str, Any]:
             f"{args.gdro_options!r}"
         )
     return args.gdro_options or {}
-
-
-def choices_of(args: GDROConfig) -> dict[str, str]:
-    """The options that a trainer reads once, as text: what is in `gdro_options` may change too."""
-    return {name: repr(getattr(args, name)) for name in READ_ONCE}
-
-
-def follow(trainer: GRPOTrainer) -> None:
-    """Take over what TRL reads anew in each step; ValueError for any other change."""
-    run = trainer.controller.run
-    if "scale_rewards" not in options_of(trainer.args):
-        kind = Literal["group", "batch", "none"]
-        run.scale_rewards = check("scale_rewards", trainer.scale_rewards, kind)
-    now = choices_of(trainer.args) | {"num_generations": repr(trainer.num_generations)}
-    then = trainer._choices | {"num_generations": repr(int(run.mean_rollouts))}
-    for name, value in now.items():
-        if value != then[name]:
-            raise ValueError(
-                f"{name} was changed from {then[name]} to {value} after the trainer was made: "
-                "make another trainer"
-            )
 
 
 def make_controller(
@@ -196,26 +159,6 @@ def groups_of_column(
         given = {**given, "groups": [str(name) for name in given["groups"]]}
     name = "gdro_options['bins'] with group_column"
     return make_groups(name, given, args.gdro_preset, uids, labels)
-
-
-def check_all(
-    args: GDROConfig,
-    controller: GDROController,
-    dataset: datasets.Dataset | datasets.IterableDataset | None,
-    rewards: object,
-    arguments: Mapping[str, object],
-) -> None:
-    """Refuse what a trainer cannot train with, before TRL loads or starts anything.
-
-    The last arguments are `reward_funcs` and the further ones of GRPOTrainer, by name.
-    """
-    check_training(args, controller)
-    check_data(args, controller.method, dataset, arguments)
-    functions = rewards if isinstance(rewards, list) else [rewards]
-    # TRL names rewards that are models, and those of environments, only when it has them
-    names = [function.__name__ for function in functions if inspect.isfunction(function)]
-    if len(names) == len(functions) and "environment_factory" not in arguments:
-        check_success_reward(args, names)
 
 
 def check_training(args: GDROConfig, controller: GDROController) -> None:

@@ -81,8 +81,7 @@ class GDROTrainer(GRPOTrainer):
     Attributes:
         controller: made from the config.
         record: one row a generation batch: what the controller saw and decided, rollouts and
-            tokens, and the share of rollouts with an advantage. A callback that reads it takes
-            the trainer as its argument, as `gdro.trl.callback.GDROCallback` does.
+            tokens, and the share of rollouts with an advantage.
         groups: what came back for each prompt, by batch.
         bin_names: what the lists of the record are about: the range of pass@k, or the group, of
             each bin.
@@ -118,11 +117,11 @@ class GDROTrainer(GRPOTrainer):
             self.data = read_uids(train_dataset, args.uid_column)
             train_dataset = self.data.dataset
         self.controller = config.make_controller(args, train_dataset, self.data.uids_D)
-        self._choices = config.choices_of(args)
         # arguments given by position are checked under their names
         by_place = signature(super().__init__).bind_partial(None, None, None, None, *more)
         given = {**by_place.arguments, **named}
-        config.check_all(args, self.controller, train_dataset, reward_funcs, given)
+        config.check_training(args, self.controller)
+        config.check_data(args, self.controller.method, train_dataset, given)
         self.on_unsloth = unsloth.is_unsloths(type(self))
         unsloth.check_unsloth_settings(self.on_unsloth, model, args)
         self.record: list[dict[str, Any]] = []
@@ -135,7 +134,6 @@ class GDROTrainer(GRPOTrainer):
         super().__init__(model, reward_funcs, args, train_dataset, *more, **named)
         if train_dataset is not None:  # an engine's trainer may hold another object
             self.data = self.data._replace(dataset=self.train_dataset)
-        # again, as TRL alone names reward models and the rewards of environments
         config.check_success_reward(args, self.reward_func_names)
         padding_counts = trimming.why_padding_counts(self.model)
         self.can_trim = not padding_counts
@@ -185,7 +183,6 @@ class GDROTrainer(GRPOTrainer):
             output = super()._generate_and_score_completions(inputs)
             logs.log_evaluated(self._logs["extra"], len(inputs) * self.accelerator.num_processes)
             return output
-        config.follow(self)
         first = self.accelerator.process_index * len(inputs)  # TRL lays the processes end to end
         local_rows = slice(first, first + len(inputs))
         recorded = len(self.record)
@@ -259,13 +256,10 @@ class GDROTrainer(GRPOTrainer):
             )
 
     def _calculate_rewards(self, inputs: list[Row], *rollouts: Any) -> Tensor:
-        """TRL's; rewards that take the uid have it in an evaluation too, others never."""
-        column = self.args.uid_column
+        """TRL's; rewards have the uid in an evaluation too."""
         if not self.model.training:
-            inputs = rewards.rows_with_uid(inputs, column)
-        functions = [rewards.without_column(function, column) for function in self.reward_funcs]
-        with replaced(self, reward_funcs=functions):
-            return super()._calculate_rewards(inputs, *rollouts)
+            inputs = rewards.rows_with_uid(inputs, self.args.uid_column)
+        return super()._calculate_rewards(inputs, *rollouts)
 
     def _judge(self, group_ids_R: np.ndarray, rewards_RF: Tensor) -> Samples:
         """Give each rollout one reward, and say whether it is correct."""
@@ -282,7 +276,7 @@ class GDROTrainer(GRPOTrainer):
         if row is None:
             return signal
         step = self.state.global_step
-        self.record.append(logs.with_costs(row, self.controller.name, step, cost, signal))
+        self.record.append(logs.with_costs(row, step, cost, signal))
         self.groups.append(inspection.groups_of(plan, samples, step + 1))
         for name, number in logs.numbers_to_log(row, self.bin_names, self.args.log_bins).items():
             self._metrics["train"][f"gdro/{name}"].append(number)
