@@ -199,13 +199,12 @@ def samples_row_by_row(method: Method) -> bool:
 
 
 def check_success_reward(args: GDROConfig, names: Sequence[str]) -> None:
-    """Raise ValueError unless `success_reward` is None or the name of one of these rewards."""
-    if args.success_reward not in (None, *names):
-        raise ValueError(f"success_reward must be in {list(names)}, got {args.success_reward!r}")
-    if names.count(args.success_reward) > 1:  # closures, lambdas, objects of one class
+    """Raise ValueError unless `success_reward` is None or the name of just one of these rewards."""
+    named = args.success_reward
+    if named is not None and names.count(named) != 1:  # closures and lambdas have one name
         raise ValueError(
-            f"success_reward must name a single reward, got {args.success_reward!r}, of which "
-            f"there are several in {list(names)}: give the functions different names"
+            f"success_reward must be the name of one reward and no other of {list(names)}, got "
+            f"{named!r}"
         )
 
 

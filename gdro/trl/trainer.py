@@ -28,7 +28,6 @@ reward functions; T tokens.
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -117,11 +116,8 @@ class GDROTrainer(GRPOTrainer):
             self.data = read_uids(train_dataset, args.uid_column)
             train_dataset = self.data.dataset
         self.controller = config.make_controller(args, train_dataset, self.data.uids_D)
-        # arguments given by position are checked under their names
-        by_place = signature(super().__init__).bind_partial(None, None, None, None, *more)
-        given = {**by_place.arguments, **named}
         config.check_training(args, self.controller)
-        config.check_data(args, self.controller.method, train_dataset, given)
+        config.check_data(args, self.controller.method, train_dataset, named)
         self.on_unsloth = unsloth.is_unsloths(type(self))
         unsloth.check_unsloth_settings(self.on_unsloth, model, args)
         self.record: list[dict[str, Any]] = []

@@ -7,6 +7,7 @@ import torch
 from gdro import (
     DifficultyBins,
     GDROController,
+    Pivotal,
     PromptAdversary,
     RolloutAdversary,
     StaticGroups,
@@ -30,6 +31,15 @@ COARSE = torch.zeros(2, 2, dtype=torch.bfloat16)  # which numpy cannot read
         (lambda: DifficultyBins(edges=[0.5, 0.25]), ("edges", "[0.5, 0.25]")),
         (lambda: DifficultyBins().update([1], [3], [2]), ("successes", "3")),
         (lambda: StaticGroups([1, 2], ["a", 1]), ("labels", "['a', 1]")),
+        (lambda: StaticGroups([1, 1], ["a", "b"]), ("uids", "1")),
+        (lambda: StaticGroups([1, 2], ["a"]), ("labels", "2", "1")),
+        (lambda: StaticGroups([1, 2], ["a", "b"], ["a"]), ("groups", "'b'")),
+        (lambda: GDROController("grpo", pass_rates={1: 37.5}), ("pass_rates", "37.5")),
+        (lambda: GDROController("grpo", pass_rates={1: "half"}), ("pass_rates", "half")),
+        (lambda: GDROController("grpo", pass_rates={}, pass_rate_rollouts=0), ("rollouts", "0")),
+        (lambda: GDROController("grpo", 2.5).plan([1, 2, 3]), ("whole", "7.5")),
+        (lambda: GDROController(Pivotal(), k=3), ("options", "k")),
+        (lambda: GDROController("oracle").draw([1, 2], 1), ("rates", "None")),
         (lambda: PromptAdversary(eta=np.ones((3, 3))), ("PromptAdversary", "eta", "array([[1.")),
         (lambda: GDROController("both", n_min=5), ("Run", "mean_rollouts", "4")),
         (lambda: GDROController("both", rollout={"n_max": 8}), ("n_max", "8")),  # the controller's
