@@ -114,7 +114,6 @@ def gradients_of_every_loss(base, folder):
         rows.append(len(kept["advantages"]))
         return kept
 
-    gdro.trl.trimming.rows_with_signal = counted
     options = {"max_steps": 2, "per_device_train_batch_size": 16, "num_iterations": 2}
     options |= {"gradient_accumulation_steps": 2, "gdro_method": "both"}
     trainer = make(Watched, base, folder / "losses", **options)
@@ -122,6 +121,7 @@ def gradients_of_every_loss(base, folder):
     inputs = trainer.seen[0]  # the weights have moved since: no ratio is one
     inputs["advantages"][::3] = 0
     nothing = inputs | {"advantages": torch.zeros(16)}
+    gdro.trl.trimming.rows_with_signal = counted
     found = {}
     for loss in LOSSES:
         rows = []
