@@ -97,13 +97,18 @@ def file_hash(path: Path) -> str:
 
 
 def files_in(folder: Path) -> dict[str, list]:
-    """Size and SHA-256 of each file by its path in the folder; hidden files are left out."""
+    """Size and SHA-256 of each file, by its path in the folder; those of hidden files are left out.
+
+    A pipe, a dangling link or a link to a folder has the size 0 and no hash.
+    """
     found: dict[str, list] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         is_hidden = any(part.startswith(".") for part in name.parts)
-        if path.is_file() and not is_hidden and name != Path(LEDGER):
-            found[str(name)] = [path.stat().st_size, file_hash(path)]
+        is_folder = path.is_dir() and not path.is_symlink()  # a link to one is not followed
+        if not is_hidden and not is_folder and name != Path(LEDGER):
+            size = path.stat().st_size if path.is_file() else 0
+            found[str(name)] = [size, file_hash(path)]
     return found
 
 

@@ -50,6 +50,8 @@ class Columns:
     """As of `Rollouts`."""
     known: Collection[str | None]
     """Columns that are no further rewards, in TRL's logs; empty where the rewards are named."""
+    late: Collection[str]
+    """Names of columns that would be read, but that the first rows do not have."""
 
     @property
     def all(self) -> list[str]:
@@ -85,6 +87,7 @@ def choose_columns(
         if name is None:
             name = next((one for one in names[role] if one in present), None)
         chosen[role] = None if name == NONE else name
+    open_roles = [r for r in ("step", "tokens", "group") if chosen[r] is None and asked[r] is None]
     known: set[str | None] = set()
     if not rewards and kind in OF_TRL:
         others = {"advantage", "discarded", "uid", *chosen.values()}
@@ -111,6 +114,7 @@ def choose_columns(
         discarded="discarded" if kind == "GDROTrainer" and "discarded" in present else None,
         kind=kind,
         known=known,
+        late=[name for role in open_roles for name in names[role]],
     )
 
 

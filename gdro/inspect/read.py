@@ -177,13 +177,14 @@ class Reader:
         return arrays
 
     def _check_late(self, part: "pd.DataFrame", file: str) -> None:
-        """Refuse a reward that the first rows do not have."""
+        """Refuse a column that would be read, but that the first rows do not have."""
         known = self.columns.known
         for name in part:
-            if known and name not in known and holds_numbers(part[name]):
+            is_reward = known and name not in known and holds_numbers(part[name])
+            if (is_reward or name in self.columns.late) and part[name].notna().any():
                 raise Refusal(
-                    f"{file} must have no reward that the first rows lack, got {name!r}: name "
-                    "those to read with --reward"
+                    f"{file} must have no column that the first rows lack, got {name!r}: name the "
+                    "columns to read, such as with --reward or --group"
                 )
 
     def _rewards(self, part: "pd.DataFrame", file: str) -> np.ndarray:

@@ -5,6 +5,7 @@ Axis: R rollouts.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from gdro.checks import LARGEST, Refusal, short
 if TYPE_CHECKING:
     import pandas as pd
 
-Number = int | float | np.number | np.bool_
+Number = int | float | Decimal | np.number | np.bool_  # databases export decimals
 Several = list | tuple | np.ndarray
 GROUP = "\0group"  # column that `one_row_each` adds
 

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import datasets
 import numpy as np
-from trl import GRPOConfig
+from trl import GRPOConfig, GRPOTrainer
 
 from gdro.advantages import preset_options
-from gdro.checks import build
+from gdro.checks import build, check
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups, make_groups
 from gdro.method import Method
@@ -19,6 +19,21 @@ from gdro.registry import find_method
 # what cannot be passed on to TRL by a method that samples in rounds
 IMAGES = {"image", "images"}
 BEYOND_TEXT = {"tools", "rollout_func", "environment_factory", *IMAGES}
+
+
+# the options that are read once, when a trainer is made
+READ_ONCE = (
+    "gdro_method",
+    "gdro_preset",
+    "gdro_options",
+    "success_reward",
+    "uid_column",
+    "group_column",
+    "pass_rate_column",
+    "pass_rate_rollouts",
+    "advantage_std",
+    "advantage_clip",
+)
 
 
 @dataclass
@@ -91,6 +106,27 @@ def options_of(args: GDROConfig) -> dict[str, Any]:
             f"{args.gdro_options!r}"
         )
     return args.gdro_options or {}
+
+
+def choices_of(args: GDROConfig) -> dict[str, str]:
+    """The options that a trainer reads once, as text: what is in `gdro_options` may change too."""
+    return {name: repr(getattr(args, name)) for name in READ_ONCE}
+
+
+def follow(trainer: GRPOTrainer) -> None:
+    """Take over what TRL reads anew in each step; ValueError for any other change."""
+    run = trainer.controller.run
+    if "scale_rewards" not in options_of(trainer.args):
+        kind = Literal["group", "batch", "none"]
+        run.scale_rewards = check("scale_rewards", trainer.scale_rewards, kind)
+    now = choices_of(trainer.args) | {"num_generations": repr(trainer.num_generations)}
+    then = trainer._choices | {"num_generations": repr(int(run.mean_rollouts))}
+    for name, value in now.items():
+        if value != then[name]:
+            raise ValueError(
+                f"{name} was changed from {then[name]} to {value} after the trainer was made: "
+                "make another trainer"
+            )
 
 
 def make_controller(

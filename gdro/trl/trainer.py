@@ -116,6 +116,7 @@ class GDROTrainer(GRPOTrainer):
             self.data = read_uids(train_dataset, args.uid_column)
             train_dataset = self.data.dataset
         self.controller = config.make_controller(args, train_dataset, self.data.uids_D)
+        self._choices = config.choices_of(args)
         config.check_training(args, self.controller)
         config.check_data(args, self.controller.method, train_dataset, named)
         self.on_unsloth = unsloth.is_unsloths(type(self))
@@ -179,6 +180,7 @@ class GDROTrainer(GRPOTrainer):
             output = super()._generate_and_score_completions(inputs)
             logs.log_evaluated(self._logs["extra"], len(inputs) * self.accelerator.num_processes)
             return output
+        config.follow(self)
         first = self.accelerator.process_index * len(inputs)  # TRL lays the processes end to end
         local_rows = slice(first, first + len(inputs))
         recorded = len(self.record)
@@ -252,10 +254,13 @@ class GDROTrainer(GRPOTrainer):
             )
 
     def _calculate_rewards(self, inputs: list[Row], *rollouts: Any) -> Tensor:
-        """TRL's; rewards have the uid in an evaluation too."""
+        """TRL's; rewards that take the uid have it in an evaluation too, others never."""
+        column = self.args.uid_column
         if not self.model.training:
-            inputs = rewards.rows_with_uid(inputs, self.args.uid_column)
-        return super()._calculate_rewards(inputs, *rollouts)
+            inputs = rewards.rows_with_uid(inputs, column)
+        functions = [rewards.without_column(function, column) for function in self.reward_funcs]
+        with replaced(self, reward_funcs=functions):
+            return super()._calculate_rewards(inputs, *rollouts)
 
     def _judge(self, group_ids_R: np.ndarray, rewards_RF: Tensor) -> Samples:
         """Give each rollout one reward, and say whether it is correct."""

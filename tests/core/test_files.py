@@ -35,6 +35,7 @@ def leave_out(folder, name):
 
 DAMAGES = {
     "chat_template.jinja": lambda base: (base / "chat_template.jinja").write_text(""),
+    "linked": lambda base: (base / "linked").symlink_to(base.parent),
     "config.json": lambda base: (base / "config.json").write_text("[]"),
     "model.safetensors": lambda base: (base / "model.safetensors").unlink(),
     "deep/tokenizer.json": lambda base: leave_out(base, "deep/tokenizer.json"),

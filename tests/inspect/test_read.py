@@ -198,6 +198,12 @@ def two_runs(tmp_path):
     return [tmp_path]
 
 
+def late_column(tmp_path):
+    rows = [{"prompt": "a", "reward": reward} for reward in (0, 1)]
+    late = [row | {"group": "g"} for row in rows]
+    return [write_lines(tmp_path / "1.jsonl", rows), write_lines(tmp_path / "2.jsonl", late)]
+
+
 ROW = {"prompt": "a", "reward": 1, "step": 1}
 BAD = {
     "no reward": lambda tmp: log(tmp, "prompt,step\na,1\na,1\n"),
@@ -219,6 +225,7 @@ BAD = {
     "an empty folder": lambda tmp: [tmp],
     "nothing there": lambda tmp: [tmp / "none"],
     "two runs": two_runs,
+    "a column from the second file on": late_column,
 }
 
 

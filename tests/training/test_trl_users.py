@@ -154,16 +154,53 @@ def test_a_transform_that_is_set_later_reaches_all_that_is_sampled(prompts_seen,
         assert all(prompt.startswith("Hint! Spell") for prompt in seen), method
 
 
+def test_a_scheduled_scale_of_rewards_is_followed(trained):
+    change = after_a_step(setting(scale_rewards="none"))
+    stock, grpo = (trained(method, before=change, max_steps=3) for method in (None, "grpo"))
+    assert same_weights(stock, grpo)
+    for method in ("rollout", "reinforce_ada"):
+        trainer = trained(method, before=change, max_steps=3)
+        assert trainer.controller.run.scale_rewards == "none"
+    options = {"gdro_options": {"scale_rewards": "none"}}  # chosen for good
+    assert trained("rollout", **options).controller.run.scale_rewards == "none"
+
+
 def test_rewards_and_their_weights_may_change_in_training(trained):
-    def other(completions, **columns):
+    def other(prompts, completions, completion_ids, answer, **columns):
         return [2 * value for value in even(completions)]
 
     swap = setting(reward_funcs=[even, other], reward_weights=torch.tensor([0.0, 1.0]))
     for method in (None, *METHODS):
-        trainer = trained(method, [even, other], NO_UIDS, max_steps=3, before=after_a_step(swap))
+        trainer = trained(method, [even, strict], NO_UIDS, max_steps=3, before=after_a_step(swap))
         means = [row["mean_reward"] for row in getattr(trainer, "record", [])]
         logged = [row["reward"] for row in trainer.state.log_history if "reward" in row]
         assert method in (None, "dapo", "reinforce_ada") or logged == pytest.approx(means)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("num_generations", setting(num_generations=2)),
+        ("gdro_method", lambda trainer: setattr(trainer.args, "gdro_method", "prompt")),
+        ("gdro_options", lambda trainer: trainer.args.gdro_options.update(n_max=5)),
+        ("success_reward", lambda trainer: setattr(trainer.args, "success_reward", "other")),
+        ("scale_rewards", setting(scale_rewards="some")),
+    ],
+)
+@pytest.mark.parametrize("when", [lambda change: change, after_a_step])
+def test_other_changes_of_a_made_trainer_are_refused_by_their_name(trained, name, change, when):
+    for method in METHODS:
+        with pytest.raises(ValueError, match=name):
+            trained(method, before=when(change), gdro_options={"n_max": 6}, max_steps=3)
+
+
+def test_the_config_may_say_another_num_generations_later_as_in_trl(trained):
+    def halve(trainer):
+        trainer.args.num_generations = 2
+
+    for method in METHODS:
+        changed = trained(method, before=halve, max_steps=3)
+        assert same_weights(changed, trained(method, max_steps=3)), method
 
 
 # Rewards
@@ -185,6 +222,14 @@ def test_a_subclass_that_shapes_rewards_trains_on_them(trained):
         assert ((advantages > 0) == (rewards > 0.5))[trains].all(), method
 
 
+def strict(prompts, completions, completion_ids, answer, trainer_state, log_extra, log_metric):
+    return even(completions)
+
+
+async def slow(prompts, completions, completion_ids, answer, trainer_state, log_extra, log_metric):
+    return even(completions)
+
+
 def by_uid(completions, uid, **columns):
     """Compares the rollouts of a prompt, so it needs to know which they are."""
     values = np.array(even(completions))
@@ -193,12 +238,22 @@ def by_uid(completions, uid, **columns):
     return (values > means).tolist()
 
 
+@pytest.mark.parametrize("rewards", [[strict], [slow], [partial(strict)]])
+def test_a_reward_that_takes_no_uid_trains_as_in_trl(trained, rewards):
+    stock = trained(None, list(rewards), NO_UIDS)
+    for method in METHODS:
+        trainer = trained(method, list(rewards), NO_UIDS)
+        assert trainer.reward_func_names == stock.reward_func_names
+        assert method != "grpo" or same_weights(stock, trainer)
+        trained(method, [*rewards, by_uid], NO_UIDS)
+
+
 @pytest.mark.parametrize("rows", [ROWS, NO_UIDS])
-def test_rewards_have_uids_also_in_an_evaluation(trained, rows):
+def test_rewards_have_uids_in_an_evaluation_too(trained, rows):
     given = {"eval_dataset": Dataset.from_list(rows[:4])}
     evaluates = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 8}
     for method in ("grpo", "pivotal", "dapo"):
-        trainer = trained(method, by_uid, rows, given=given, **evaluates)
+        trainer = trained(method, [strict, by_uid], rows, given=given, **evaluates)
         assert sum("eval_reward" in row for row in trainer.state.log_history) == 2
 
 
