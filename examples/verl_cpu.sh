@@ -24,7 +24,7 @@ cd "$run" # where Hydra writes too
 "$python" -m verl.trainer.main_ppo --config-path=pkg://gdro.verl --config-name=gdro "${options[@]}" \
     gdro.method=rollout_prompts \
     gdro.pass_rate_column=pass_rate \
-    data.train_files="$run/numbered.parquet" \
+    data.train_files="$run/train.parquet" \
     data.val_files="$run/held_out.parquet" \
     actor_rollout_ref.model.path="$run/model" \
     actor_rollout_ref.rollout.agent.num_workers=1 \

@@ -67,21 +67,16 @@ def test_what_the_call_set_for_torch_is_taken_back_and_nothing_else(monkeypatch)
     assert left == numerics.VARIABLES | taken_back | {"MKL_CBWR": "AVX2"}
 
 
-NOISE = """
+CACHE = """
 import sys
 from gdro_lab import numerics
 
 numerics.fix()
 if sys.argv[1] == "free":
     numerics.leave_torch_free()
-import torch
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-@torch.compile(dynamic=True)
-def sample(logits):
-    probs = logits.softmax(dim=-1)
-    return probs.div(torch.empty_like(probs).exponential_()).argmax(dim=-1)
-
-assert sample(torch.zeros(8, 256)).max() < 256
+print(cache_dir())
 """
 
 
@@ -89,11 +84,14 @@ assert sample(torch.zeros(8, 256)).max() < 256
 def test_compiled_code_is_not_taken_for_other_kernels(tmp_path):
     """With one cache for both, the second process dies of a corrupted heap where AVX-512 is."""
     clean = {name: os.environ[name] for name in os.environ.keys() - numerics.VARIABLES}
+    folders = set()
     for kernels in ("fixed", "free"):
         done = subprocess.run(
-            [sys.executable, "-c", NOISE, kernels],
+            [sys.executable, "-c", CACHE, kernels],
             env=clean | {"TMPDIR": str(tmp_path)},
             capture_output=True,
             text=True,
         )
         assert done.returncode == 0, done.stderr
+        folders.add(done.stdout)
+    assert len(folders) == 2

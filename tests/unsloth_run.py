@@ -102,6 +102,7 @@ def gradients_of_every_loss(base, folder):
 
     def gradient(inputs, trim, factor=1.0):
         trainer.args.trim_batches = trim
+        trainer.args.loss_type = trainer.loss_type = loss
         trainer.model.train()  # as it no longer is after a training
         trainer.model.zero_grad()
         (factor * trainer.compute_loss(trainer.model, dict(inputs))).backward()
@@ -113,16 +114,17 @@ def gradients_of_every_loss(base, folder):
         rows.append(len(kept["advantages"]))
         return kept
 
+    options = {"max_steps": 2, "per_device_train_batch_size": 16, "num_iterations": 2}
+    options |= {"gradient_accumulation_steps": 2, "gdro_method": "both"}
+    trainer = make(Watched, base, folder / "losses", **options)
+    trainer.train()
+    inputs = trainer.seen[0]  # the weights have moved since: no ratio is one
+    inputs["advantages"][::3] = 0
+    nothing = inputs | {"advantages": torch.zeros(16)}
     gdro.trl.trimming.rows_with_signal = counted
-    found, rows = {}, []
+    found = {}
     for loss in LOSSES:
-        options = {"loss_type": loss, "max_steps": 2, "per_device_train_batch_size": 16}
-        options |= {"gradient_accumulation_steps": 2, "gdro_method": "both", "num_iterations": 2}
-        trainer = make(Watched, base, folder / f"loss-{loss}", **options)
-        trainer.train()
-        inputs = trainer.seen[0]  # the weights have moved since: no ratio is one
-        inputs["advantages"][::3] = 0
-        rows, nothing = [], inputs | {"advantages": torch.zeros(16)}
+        rows = []
         whole, trimmed = gradient(inputs, trim=False), gradient(inputs, trim=True)
         found[loss] = {
             "difference": float((trimmed - whole).norm() / whole.norm()),

@@ -1,6 +1,5 @@
 """GDROConfig, the controller that it asks for, and what is refused before any compute."""
 
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,8 +46,8 @@ class GDROConfig(GRPOConfig):
     `num_generations`. Options are checked when the trainer is made.
     """
 
-    # what depends on other options is derived when a trainer is made (`make_controller`,
-    # `GDROTrainer.trims`), and never written here: options may be changed until then
+    # what depends on other options is derived when a trainer is made, and never written here:
+    # options may be changed until then
     _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "gdro_options"]  # noqa: RUF012
 
     gdro_method: str = ""
@@ -198,26 +197,6 @@ def groups_of_column(
     return make_groups(name, given, args.gdro_preset, uids, labels)
 
 
-def check_all(
-    args: GDROConfig,
-    controller: GDROController,
-    dataset: datasets.Dataset | datasets.IterableDataset | None,
-    rewards: object,
-    arguments: Mapping[str, object],
-) -> None:
-    """Refuse what a trainer cannot train with, before TRL loads or starts anything.
-
-    The last arguments are `reward_funcs` and the further ones of GRPOTrainer, by name.
-    """
-    check_training(args, controller)
-    check_data(args, controller.method, dataset, arguments)
-    functions = rewards if isinstance(rewards, list) else [rewards]
-    # TRL names rewards that are models, and those of environments, only when it has them
-    names = [function.__name__ for function in functions if inspect.isfunction(function)]
-    if len(names) == len(functions) and "environment_factory" not in arguments:
-        check_success_reward(args, names)
-
-
 def check_training(args: GDROConfig, controller: GDROController) -> None:
     """Refuse settings with which a training could not be resumed, grouped or generated."""
     method = controller.method
@@ -256,13 +235,12 @@ def samples_row_by_row(method: Method) -> bool:
 
 
 def check_success_reward(args: GDROConfig, names: Sequence[str]) -> None:
-    """Raise ValueError unless `success_reward` is None or the name of one of these rewards."""
-    if args.success_reward not in (None, *names):
-        raise ValueError(f"success_reward must be in {list(names)}, got {args.success_reward!r}")
-    if names.count(args.success_reward) > 1:  # closures, lambdas, objects of one class
+    """Raise ValueError unless `success_reward` is None or the name of just one of these rewards."""
+    named = args.success_reward
+    if named is not None and names.count(named) != 1:  # closures and lambdas have one name
         raise ValueError(
-            f"success_reward must name a single reward, got {args.success_reward!r}, of which "
-            f"there are several in {list(names)}: give the functions different names"
+            f"success_reward must be the name of one reward and no other of {list(names)}, got "
+            f"{named!r}"
         )
 
 

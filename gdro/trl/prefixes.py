@@ -81,16 +81,25 @@ def score_prompts_once(
 
 def why_apart(trainer: GRPOTrainer, model: Any) -> str:
     """Why the prompt of each row is computed; "" where equal prompts are computed once."""
-    config = model.config
-    layers = DynamicCache(config=config).layers
+    savings = trainer.savings
+    if savings.apart is None:  # once, as it looks at every module
+        savings.apart = why_always_apart(trainer, trainer.accelerator.unwrap_model(trainer.model))
+        savings.has_dropout = any(map(drops, trainer.model.modules()))
+    if model.is_gradient_checkpointing:
+        return "gradient_checkpointing keeps no keys and values"
+    if model.training and savings.has_dropout:
+        return "all rollouts would have one dropout"
+    return savings.differ or savings.apart
+
+
+def why_always_apart(trainer: GRPOTrainer, model: Any) -> str:
+    """The reasons that hold for a whole training."""
+    layers = DynamicCache(config=model.config).layers
     is_plain = all(type(layer) is DynamicLayer for layer in layers) and not model._is_stateful
     is_whole = trainer.accelerator.distributed_type in WHOLE_WEIGHTS
     reasons = {
-        trainer.savings.differ: bool(trainer.savings.differ),
-        "gradient_checkpointing keeps no keys and values": model.is_gradient_checkpointing,
         "use_liger_kernel is on": trainer.args.use_liger_kernel,
-        "all rollouts would have one dropout": has_dropout(model),
-        "the model also takes images": config.get_text_config() is not config,
+        "the model also takes images": model.config.get_text_config() is not model.config,
         "the model's cache is not plain keys and values of all tokens": not is_plain,
         "the loss of routers counts all tokens": trainer.aux_loss_enabled,
         "weights are sharded": not is_whole,
@@ -98,13 +107,10 @@ def why_apart(trainer: GRPOTrainer, model: Any) -> str:
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def has_dropout(model: nn.Module) -> bool:
-    """Whether any module drops values at random while it trains."""
-    return model.training and any(
-        (isinstance(module, nn.Dropout) and module.p > 0)
-        or float(getattr(module, "attention_dropout", None) or 0) > 0
-        for module in model.modules()
-    )
+def drops(module: nn.Module) -> bool:
+    """Whether a module drops values at random while it trains."""
+    is_dropout = isinstance(module, nn.Dropout) and module.p > 0
+    return is_dropout or float(getattr(module, "attention_dropout", None) or 0) > 0
 
 
 def score_from_leads(

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 from accelerate.utils import gather_object
@@ -138,15 +139,14 @@ def prompts_of_rows(trainer: GRPOTrainer, rows: Sequence[Row]) -> PromptBatch:
     """The prompts of TRL's rows, of all processes, in TRL's order."""
     size = trainer.num_generations
     column = trainer.args.uid_column
-    first = rows[::size]
     if trainer.data.dataset is None:
         # environments make the prompts: none is known to come again, so none has a history
         known = len(trainer.controller.bins.row_of)
-        uids: list[int | str] = list(range(known, known + len(first)))
+        uids: list[int | str] = list(range(known, known + len(rows) // size))
     else:
-        uids = [_uid_of(row, column) for row in first]
-        repeated = [uid for uid in uids for _ in range(size)]
-        if [_uid_of(row, column) for row in rows] != repeated:
+        uids_R = [_plain(row[column]) for row in rows]
+        uids = uids_R[::size]
+        if uids_R != [uid for uid in uids for _ in range(size)]:
             raise ValueError(
                 f"the sampler of the training must give each prompt {size} times in a row "
                 f"(num_generations), got one that begins with {short(uids)}"
@@ -164,11 +164,5 @@ def prompts_of_rows(trainer: GRPOTrainer, rows: Sequence[Row]) -> PromptBatch:
     return PromptBatch(uids, read)
 
 
-def _uid_of(row: Row, column: str) -> int | str:
-    if column not in row:
-        raise ValueError(
-            f"rows of a data loader of your own must have the column {column!r}, got "
-            f"{sorted(row)}: give train_dataset one, and keep it"
-        )
-    uid = row[column]
+def _plain(uid: Any) -> int | str:
     return uid.item() if hasattr(uid, "item") else uid  # torch's or numpy's

@@ -29,22 +29,15 @@ MOST_BATCHES = 100  # in one step, for a method that is never ready
 def sample_step(trainer: GRPOTrainer, inputs: list[Row]) -> Step:
     """Sample, reward and observe batches until the method lets the optimizer step.
 
-    ValueError for a method that is never ready, also because no reward comes.
+    ValueError for a method that is never ready, as where no reward comes (TRL warns of that).
     """
     step = Step()
     for _ in range(MOST_BATCHES):
         if _sample_batch(trainer, inputs, step):
             return step
-    rates = trainer._silence.rates
-    found = "no rollout had a reward"
-    if rates:
-        found = (
-            f"the last batches with rewards ({len(rates)}) had {np.mean(rates):.1%} correct "
-            "rollouts"
-        )
     raise ValueError(
         f"gdro_method={trainer.controller.name!r} was not ready for an optimizer step after "
-        f"{MOST_BATCHES} batches; {found}"
+        f"{MOST_BATCHES} batches: no reward may have come, or no group with both outcomes"
     )
 
 

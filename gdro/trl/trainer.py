@@ -28,7 +28,6 @@ reward functions; T tokens.
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -81,8 +80,7 @@ class GDROTrainer(GRPOTrainer):
     Attributes:
         controller: made from the config.
         record: one row a generation batch: what the controller saw and decided, rollouts and
-            tokens, and the share of rollouts with an advantage. A callback that reads it takes
-            the trainer as its argument, as `gdro.trl.callback.GDROCallback` does.
+            tokens, and the share of rollouts with an advantage.
         groups: what came back for each prompt, by batch.
         bin_names: what the lists of the record are about: the range of pass@k, or the group, of
             each bin.
@@ -119,10 +117,8 @@ class GDROTrainer(GRPOTrainer):
             train_dataset = self.data.dataset
         self.controller = config.make_controller(args, train_dataset, self.data.uids_D)
         self._choices = config.choices_of(args)
-        # arguments given by position are checked under their names
-        by_place = signature(super().__init__).bind_partial(None, None, None, None, *more)
-        given = {**by_place.arguments, **named}
-        config.check_all(args, self.controller, train_dataset, reward_funcs, given)
+        config.check_training(args, self.controller)
+        config.check_data(args, self.controller.method, train_dataset, named)
         self.on_unsloth = unsloth.is_unsloths(type(self))
         unsloth.check_unsloth_settings(self.on_unsloth, model, args)
         self.record: list[dict[str, Any]] = []
@@ -135,7 +131,6 @@ class GDROTrainer(GRPOTrainer):
         super().__init__(model, reward_funcs, args, train_dataset, *more, **named)
         if train_dataset is not None:  # an engine's trainer may hold another object
             self.data = self.data._replace(dataset=self.train_dataset)
-        # again, as TRL alone names reward models and the rewards of environments
         config.check_success_reward(args, self.reward_func_names)
         padding_counts = trimming.why_padding_counts(self.model)
         self.can_trim = not padding_counts
@@ -282,7 +277,7 @@ class GDROTrainer(GRPOTrainer):
         if row is None:
             return signal
         step = self.state.global_step
-        self.record.append(logs.with_costs(row, self.controller.name, step, cost, signal))
+        self.record.append(logs.with_costs(row, step, cost, signal))
         self.groups.append(inspection.groups_of(plan, samples, step + 1))
         for name, number in logs.numbers_to_log(row, self.bin_names, self.args.log_bins).items():
             self._metrics["train"][f"gdro/{name}"].append(number)

@@ -43,6 +43,10 @@ class Savings:
     """Ways of computing prompts, "with" and "without" gradients, that were held to TRL's."""
     differ: str = ""
     """What differed there."""
+    apart: str | None = None
+    """Why prompts are computed for each rollout in the whole training; None before it is known."""
+    has_dropout: bool = False
+    """Whether a module of the model drops values at random while it trains."""
 
 
 def say_once(trainer: GRPOTrainer, what: str) -> None:

@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gdro import GDROController, Method, find_method, method_names
+from gdro.methods.prompt_gdro import PromptGDRO
 from gdro.registry import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs/methods.md"
@@ -27,6 +28,7 @@ class Answers(Method):
 
     draws = property(lambda self: "draw" in vars(self))
     in_rounds = property(lambda self: "extend" in vars(self))
+    replays = property(lambda self: "replay" in vars(self))
     moves_rollouts = True
 
 
@@ -53,6 +55,8 @@ NONSENSE = {
     "weights": [[np.inf, 1, 1, 1], [-1.0, 1, 1, 1]],
     "advantages": [[np.nan] * 16, [1.0] * 15],
     "draw": [[0, 1, 2], [0, 1, 2, 40]],
+    "ready": ["no"],
+    "replay": [([0], [np.nan])],
     "extend": [[1.0] * 4, [-1, 1, 1, 1], [0] * 4, [3] * 4, [1] * 3, [5, 0, 0, 0]],
 }
 
@@ -70,9 +74,26 @@ def test_nonsense_is_refused_by_the_name_of_the_method(name, value):
         back = np.repeat(np.arange(4), plan.rollouts), np.ones(plan.rollouts.sum())
         controller.extend(plan, *back)
         controller.observe(plan, *back)
+        controller.replay(POOL)
 
     with pytest.raises(ValueError, match=f"{name} of method 'Answers'"):
         step()
+
+
+def test_a_method_may_answer_in_numpy_and_have_options_beside_its_parents(monkeypatch):
+    class Further(PromptGDRO):
+        def __init__(self, mine=1, **options):
+            super().__init__(**options)
+            self.mine = mine
+
+    monkeypatch.setitem(METHODS, "further", Further)
+    assert GDROController("further", mine=2, signal="spread").method.mine == 2
+    given = {"x": np.array([1.0, np.nan]), "y": (np.float32(2), True), "z": np.inf}
+    answers = {"report": given, "ready": np.bool_(True), "replay": [[0], np.ones(1)]}
+    controller = GDROController(Answers(**answers))
+    row = controller.observe(controller.plan([1]), [0] * 4, [0, 1, 0, 1]).row
+    assert {name: row[name] for name in given} == {"x": [1.0, None], "y": [2.0, True], "z": None}
+    assert controller.replay([1])[0].tolist() == [0]
 
 
 PACKAGE = """

@@ -12,16 +12,13 @@ TURNS = (
 )
 
 
-def main(folder):
+def make_run(folder):
     tokenizer = byte_tokenizer(TURNS)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     tokenizer.eos_token = "<|im_end|>"  # verl ends turns there
     save_tiny_model("Qwen3", folder / "model", tokenizer)
     rows = [row(number) for number in range(32)]
-    pd.DataFrame(rows).to_parquet(folder / "numbered.parquet")
-    for each in rows:
-        del each["extra_info"]["index"]
-    pd.DataFrame(rows).to_parquet(folder / "plain.parquet")
+    pd.DataFrame(rows).to_parquet(folder / "train.parquet")
     pd.DataFrame(rows[:4]).to_parquet(folder / "held_out.parquet")
 
 
@@ -32,9 +29,9 @@ def row(number):
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": str(number + number % 5)},
         "pass_rate": [0.5, 0.0, None][number % 3],
-        "extra_info": {"index": number, "split": "train"},
+        "extra_info": {"split": "train"},
     }
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    make_run(Path(sys.argv[1]))

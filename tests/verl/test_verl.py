@@ -31,15 +31,21 @@ OPTIONS = (HERE / "options.txt").read_text().split()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    """What verl_in_process.py leaves: model, data and a report."""
     folder = tmp_path_factory.mktemp("verl")
-    run_in("verl", HERE / "make_run.py", folder)
+    run_in("verl", HERE / "verl_in_process.py", folder, cwd=folder)
     return folder
 
 
+@pytest.fixture(scope="module")
+def report(folder):
+    return json.loads((folder / "report.json").read_text())
+
+
 @contextmanager
-def verl(folder, name, *options, workers=1, data="numbered"):
-    """verl at work in a folder of the run, as its users start it; what it notes and prints."""
-    run = folder / name
+def verl(folder):
+    """verl at work, as its users start it, on two ranks and with two workers of its agents."""
+    run = folder / "run"
     run.mkdir(exist_ok=True)
     paths = os.pathsep.join(map(str, [REPOSITORY, REPOSITORY / "tests", HERE]))
     own = {
@@ -55,17 +61,21 @@ def verl(folder, name, *options, workers=1, data="numbered"):
     command = [python_of("verl"), "-m", "verl.trainer.main_ppo"]
     command += ["--config-path=pkg://gdro.verl", "--config-name=gdro", *OPTIONS]
     command += [
-        f"data.train_files={folder / data}.parquet",
+        f"data.train_files={folder / 'train.parquet'}",
         f"data.val_files={folder / 'held_out.parquet'}",
         f"actor_rollout_ref.model.path={folder / 'model'}",
-        f"actor_rollout_ref.rollout.agent.num_workers={workers}",
         f"reward.custom_reward_function.path={HERE / 'verl_reward.py'}",
-        f"trainer.n_gpus_per_node={workers}",
-        f"+ray_kwargs.ray_init.num_gpus={workers}",
+        "actor_rollout_ref.rollout.agent.num_workers=2",
+        "trainer.n_gpus_per_node=2",
+        "+ray_kwargs.ray_init.num_gpus=2",
+        "gdro.method=every_second",
+        "gdro.pass_rate_column=pass_rate",
+        "trainer.total_training_steps=4",
+        "trainer.save_freq=2",
+        "trainer.test_freq=4",
         f"trainer.default_local_dir={run}",
         f"trainer.rollout_data_dir={run / 'rollouts'}",
         f"trainer.validation_data_dir={run / 'validation'}",
-        *options,
     ]
     # Ray's sockets need a short path
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
@@ -87,15 +97,6 @@ def verl(folder, name, *options, workers=1, data="numbered"):
             process.wait(PATIENCE)
 
 
-def finish(folder, name, *options, **settings):
-    """Run to the end; the plans, the lines of the console."""
-    with verl(folder, name, *options, **settings) as process:
-        process.wait(PATIENCE)
-    log = (folder / name / "log.txt").read_text()
-    assert process.returncode == 0, log[-5000:]
-    return notes(folder / name), [line for line in log.splitlines() if "gdro/" in line]
-
-
 def notes(run):
     path = run / "notes.jsonl"
     return read_lines(path) if path.exists() else []
@@ -113,95 +114,75 @@ def came_back(run, step, kind="rollouts"):
 
 
 @pytest.fixture(scope="module")
-def pivotal(folder):
-    """Six steps of pivotal, which draws; validation at the end."""
-    options = ["gdro.method=pivotal", "trainer.total_training_steps=6", "trainer.test_freq=6"]
-    return finish(folder, "pivotal", *options)
-
-
-def test_pivotal_draws_each_batch_and_is_logged(folder, pivotal):
-    plans, steps = pivotal
-    assert [plan["number"] for plan in plans] == list(range(6))
-    assert len(steps) == 6
-    assert all("gdro/mean_reward" in step and "gdro/share/" in step for step in steps)
-    assert len({tuple(sorted(plan["uids"])) for plan in plans}) > 1
-    for step, plan in enumerate(plans, start=1):  # extra_info.index is the identity
-        assert len(set(plan["uids"])) == PROMPTS
-        assert came_back(folder / "pivotal", step) == dict.fromkeys(plan["uids"], MEAN)
-
-
-def test_validation_is_verls_own(folder, pivotal):
-    assert came_back(folder / "pivotal", 6, "validation") == dict.fromkeys(range(4), 1)
-
-
-@pytest.fixture(scope="module")
-def killed(folder):
-    """`rollout_prompts` on two ranks and two workers, killed in step 5, checkpoint at step 4.
-
-    The rows have no index, so a uid is a hash of the row.
-    """
-    run = folder / "rollout"
-    options = ["gdro.method=rollout_prompts", "gdro.pass_rate_column=pass_rate"]
-    options += ["trainer.save_freq=4", "trainer.total_training_steps=6"]
-    with verl(folder, "rollout", *options, workers=2, data="plain") as process:
-        while len(notes(run)) < 5 and process.poll() is None:
+def plans(folder):
+    """Plans of a run that is killed in step 3, and after its checkpoint of step 2 was resumed."""
+    run = folder / "run"
+    with verl(folder) as process:
+        while len(notes(run)) < 3 and process.poll() is None:
             time.sleep(0.5)
     before = notes(run)
-    assert len(before) == 5, (run / "log.txt").read_text()[-5000:]
-    after, _ = finish(folder, "rollout", *options, workers=2, data="plain")
-    return before, after[len(before) :]
+    assert len(before) == 3, (run / "log.txt").read_text()[-5000:]
+    with verl(folder) as process:
+        process.wait(PATIENCE)
+    assert process.returncode == 0, (run / "log.txt").read_text()[-5000:]
+    return before, notes(run)[3:]
 
 
-def test_group_sizes_that_come_back_are_those_of_the_plan(folder, killed):
-    before, after = killed
-    data = parquet.read_table(folder / "plain.parquet").to_pylist()
+def test_batches_and_group_sizes_that_come_back_are_those_of_the_plan(folder, plans):
+    """Of prompts in verl's order and of drawn ones."""
+    before, after = plans
+    data = parquet.read_table(folder / "train.parquet").to_pylist()
     number_of = {uid: number for number, uid in enumerate(uids_of(data))}
     assert len(number_of) == 32
-    for step, plan in enumerate(before[:4] + after, start=1):
+    for step, plan in enumerate(before[:2] + after, start=1):
         assert sum(plan["rollouts"]) == MEAN * PROMPTS
+        assert len(set(plan["uids"])) == PROMPTS
         planned = zip(plan["uids"], plan["rollouts"], strict=True)
         wanted = {number_of[uid]: rollouts for uid, rollouts in planned}
-        assert came_back(folder / "rollout", step) == wanted
+        assert came_back(folder / "run", step) == wanted
 
 
-def test_a_killed_run_goes_on_with_the_state_and_the_plan_of_its_checkpoint(folder, killed):
-    before, after = killed
-    run = folder / "rollout"
-    saved = run / "global_step_4" / "gdro_state.json"
-    state = load_state(saved)
+def test_an_index_of_its_own_is_the_uid_of_a_row():
+    rows = [{"prompt": "a", "extra_info": {"index": n}} for n in (7, 3)]
+    assert uids_of(rows).tolist() == [7, 3]
+    again = uids_of([*rows, rows[0]])  # several files may be numbered from 0 each
+    assert len(set(again)) == 3
+    assert again[2] == f"{again[0]}#2"
+
+
+def test_the_numbers_of_each_step_are_logged_and_validation_is_verls_own(folder, plans):
+    lines = (folder / "run" / "log.txt").read_text().splitlines()
+    steps = [line for line in lines if "gdro/" in line]
+    assert len(steps) >= 4
+    assert all("gdro/mean_reward" in step and "gdro/share/" in step for step in steps)
+    assert came_back(folder / "run", 4, "validation") == dict.fromkeys(range(4), 1)
+
+
+def test_a_killed_run_goes_on_with_the_state_and_the_plan_of_its_checkpoint(folder, plans):
+    before, after = plans
+    run = folder / "run"
+    state = load_state(run / "global_step_2" / "gdro_state.json")
     np.testing.assert_equal(load_state(run / "loaded.json"), state["controller"])
-    assert state["controller"]["step"] == 4
-    assert [plan["number"] for plan in after] == [4, 5]
-    assert after[0] == before[4]  # prompts and rollouts of the step that was lost
-    assert len(set(after[0]["rollouts"])) > 1  # in the second epoch, by what was learned
-    assert len(set(before[0]["rollouts"])) > 1  # in the first, by the column of pass rates
+    assert state["controller"]["step"] == 2
+    assert [plan["number"] for plan in after] == [2, 3]
+    assert after[0] == before[2]  # prompts and rollouts of the step that was lost
+    assert len(set(before[0]["rollouts"])) > 1  # in the first step, by the column of pass rates
 
 
-@pytest.fixture(scope="module")
-def in_process(folder):
-    run_in("verl", HERE / "verl_in_process.py", folder / "report.json")
-    return json.loads((folder / "report.json").read_text())
-
-
-def test_grpo_has_verls_own_advantages(in_process):
+def test_grpo_has_verls_own_advantages(report):
     """On groups of several sizes, with padding and rollouts of several outputs."""
-    assert in_process["rows"] > in_process["rollouts"] > in_process["prompts"] > 2
-    assert in_process["largest"] > 0.5
-    assert in_process["padding"] == 0
+    assert report["rows"] > report["rollouts"] > report["prompts"] > 2
+    assert report["largest"] > 0.5
+    assert report["padding"] == 0
     # the last one is the controller's own, beside verl's without σ
-    differences = [in_process[name] for name in ("grpo", "unnormalized", "dr_grpo")]
+    differences = [report[name] for name in ("grpo", "unnormalized", "dr_grpo")]
     assert max(differences) < 1e-6
 
 
-def test_what_verl_cannot_give_is_refused(in_process):
-    for named, message in in_process["refused"].items():
+def test_what_verl_cannot_give_is_refused(report):
+    for named, message in report["refused"].items():
         assert named in message
-
-
-def test_it_is_refused_in_one_sentence_before_ray(folder):
-    with verl(folder, "refused", "gdro.method=dapo") as process:
-        assert process.wait(PATIENCE) == 1
-    log = (folder / "refused" / "log.txt").read_text()
-    assert "several generations" in log.splitlines()[-1]
-    assert "Traceback" not in log
-    assert "Ray" not in log
+    # by verl's own command in one sentence, before Ray
+    ended = report["command"]
+    assert "several generations" in ended["said"]
+    assert not ended["has_started"]

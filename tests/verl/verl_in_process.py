@@ -1,15 +1,18 @@
-"""What needs verl and no run: python verl_in_process.py REPORT.json.
+"""What needs verl and no run: python verl_in_process.py FOLDER.
 
-Our advantages beside verl's own on the same rows, and what is refused.
+A model and data for a run; our advantages beside verl's own on the same rows; what is refused.
 """
 
 import json
+import runpy
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import ray
 import torch
+from make_run import make_run
 from omegaconf import OmegaConf
 from verl.protocol import DataProto
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
@@ -46,6 +49,16 @@ def refusal(changes):
     except ValueError as error:
         return str(error)
     return ""
+
+
+def ended_by_the_command():
+    """How verl's command ends with a method that it cannot have, and whether Ray had started."""
+    own = ["--config-path=pkg://gdro.verl", "--config-name=gdro"]
+    sys.argv = ["main_ppo", *own, "gdro.method=dapo", "hydra.run.dir=."]
+    try:
+        runpy.run_module("verl.trainer.main_ppo", run_name="__main__")
+    except SystemExit as ended:
+        return {"said": ended.code, "has_started": ray.is_initialized()}
 
 
 def rows(rng):
@@ -97,7 +110,8 @@ def ours(keys, rewards, mask, norm, method):
     return advantages
 
 
-def main(report):
+def main(folder):
+    make_run(Path(folder))
     keys, rewards, mask = rows(np.random.default_rng(0))
     found = {
         "rows": len(keys),
@@ -112,7 +126,8 @@ def main(report):
         mine = ours(keys, rewards, mask, norm, method)
         found[name] = float((mine[:-2] - verls_own(keys, rewards, mask, norm)).abs().max())
         found["padding"] += float(mine[-2:].abs().max())
-    Path(report).write_text(json.dumps(found))
+    found["command"] = ended_by_the_command()
+    Path(folder, "report.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
