@@ -45,7 +45,10 @@ def test_a_method_is_spelled_with_its_options():
 
 
 def test_scores_by_hand():
-    families = (embedded.Family("a", "*", 5, 0.75, 0.5), embedded.Family("b", "+", 5, 0.25, 0.5))
+    families = (
+        embedded.EmbeddedFamily("a", "*", 5, 0.75, 0.5),
+        embedded.EmbeddedFamily("b", "+", 5, 0.25, 0.5),
+    )
     task = embedded.EmbeddedSpec(families, 3, 40, 2).draw(0)
     names = [row["family"] for row in task.eval]
     found = score_families(names, np.array([16, 8, 0, 1]), np.full(4, 16), task.shares)
@@ -62,7 +65,10 @@ def test_scores_by_hand():
 
 
 def test_an_oracle_knows_families_and_pass_rates(tmp_path):
-    families = embedded.Family("a", "*", 5, 0.9, 0.9), embedded.Family("b", "+", 5, 0.1, 0.9)
+    families = (
+        embedded.EmbeddedFamily("a", "*", 5, 0.9, 0.9),
+        embedded.EmbeddedFamily("b", "+", 5, 0.1, 0.9),
+    )
     base = BaseSettings(steps=60, batch_size=32)
     world = TaskWorld(name="w", spec=embedded.EmbeddedSpec(families, 2, 20, 2), base=base)
     task, base = draw_base(world, 0, tmp_path)
@@ -296,7 +302,7 @@ def test_differences_can_be_to_another_method(tmp_path):
         ({"methods": ["grpo:groups=level"]}, "groups"),
         ({"baseline": "dapo"}, "baseline"),
         ({"seeds": [1, 1]}, "seeds"),
-        ({"worlds": ["gym-stream"], "train": {"max_steps": 10_000}}, "stream"),
+        ({"worlds": ["steps"], "train": {"prompts_per_step": 1201}}, "steps"),
         ({"worlds": ["gym-text"]}, "worlds"),
     ],
 )

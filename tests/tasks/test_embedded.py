@@ -11,8 +11,8 @@ from gdro_lab.tasks import EmbeddedChoice, embedded
 
 SMALL = embedded.EmbeddedSpec(
     families=(
-        embedded.Family("star", "*", n_digits=6, share=0.8, teacher_accuracy=0.9),
-        embedded.Family("caret", "^", n_digits=4, share=0.2, teacher_accuracy=0.4),
+        embedded.EmbeddedFamily("star", "*", n_digits=6, share=0.8, teacher_accuracy=0.9),
+        embedded.EmbeddedFamily("caret", "^", n_digits=4, share=0.2, teacher_accuracy=0.4),
     ),
     n_train=60,
     n_eval_per_family=10,
