@@ -43,6 +43,7 @@ from gdro_lab.tasks.answers import (
 from gdro_lab.tasks.base import (
     BoundedCount,
     Name,
+    Request,
     Strict,
     TaskRow,
     character_tokenizer,
@@ -126,13 +127,11 @@ class GymSpec:
     where the original questions are asked."""
     completion: Reader = "tags"
     """How the answer to an original question is read."""
-    request: str | None = None
+    request: Request | None = None
     """How one is asked, with `{problem}` in its place; None asks for the answer in the form that
     `completion` reads, for "tags" by the package's own system prompt."""
 
     def __post_init__(self) -> None:
-        if self.request is not None and "{problem}" not in self.request:
-            raise ValueError(f"request must contain {{problem}}, got {self.request!r}")
         names = [family.name for family in self.families]
         check_families(names)
         shares = [family.share for family in self.families if family.share is not None]

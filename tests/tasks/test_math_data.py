@@ -317,11 +317,9 @@ def test_a_request_of_ones_own_and_worked_solutions(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"train": []}, "train"),
         ({"train": ["gsm8k", {"source": "x/gsm8k"}]}, "differ in their names"),
         ({"evaluate": []}, "task.evaluate"),
         ({"columns": {"problem": ["question", "answer"]}, "train": "a/b"}, "columns.problem"),
-        ({"columns": {"choices": ["b", "b", "answer"]}, "train": "a/b"}, "columns.choices"),
         ({"paths": {"gsm9k": "x"}}, "gsm9k"),
         ({"request": "Solve it."}, "problem"),
         ({"train": "a/b", "answer": "letter"}, "answer"),
