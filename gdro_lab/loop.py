@@ -2,15 +2,15 @@
 
 It does what `gdro.trainer` does inside TRL, for small Qwen3 models, on a CPU or a GPU, at
 temperature 1. Two savings change neither the gradient nor the distribution of samples: rollouts
-with the same prefix share one row of the KV cache (`sample`), and equal rollouts enter the loss
-once, those of advantage 0 not at all (`policy_gradient`).
+with the same prefix share one row of the KV cache (`gdro_lab.sampling`), and equal rollouts enter
+the loss once, those of advantage 0 not at all (`policy_gradient`).
 
 Axes: D prompts of the data set, P prompts of a batch, R rollouts, M kept texts, N distinct texts, T
 tokens, V vocabulary.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,8 +24,8 @@ from gdro.plans import Observed
 from gdro.rounds import sample_in_rounds
 from gdro.uids import as_uids
 from gdro_lab.buffer import ReplayBuffer, is_whole
-from gdro_lab.order import Order
-from gdro_lab.qwen3 import Cache, Model, forward
+from gdro_lab.qwen3 import Model, forward
+from gdro_lab.sampling import sample
 
 Tokenizer = Any  # of the model, as transformers has it
 Rows = Sequence[Mapping[str, Any]]  # columns: prompt, uid and those that the reward asks for
@@ -52,7 +52,6 @@ def train(
     learning_rate: float,
     max_new_tokens: int,
     seed: int,
-    stream: bool = False,
     schedule: str = "constant",
     on_step: Callable[[int, dict], None] | None = None,
 ) -> list[dict]:
@@ -68,7 +67,6 @@ def train(
         learning_rate: of the first step.
         max_new_tokens: of a completion, at most.
         seed: of samples and of the data's order; the controller has its own.
-        stream: train on no prompt twice, in the order of `rows` unless the method draws them.
         schedule: of the learning rate, "constant" or "linear" (decays to 0 over `steps`).
         on_step: called after each step with the number of steps done and the new row of the record.
 
@@ -79,15 +77,14 @@ def train(
     """
     check("schedule", schedule, Literal["constant", "linear"])
     training = LoopTraining(model, tokenizer, rows, reward, controller, max_new_tokens, seed)
-    order = Order(training.uids_D, prompts, stream, np.random.default_rng(seed))
-    if stream:
-        check("steps", steps, int, ge=1, le=len(rows) // prompts)  # it holds no prompt twice
+    check("prompts", prompts, int, ge=1, le=len(rows))  # none twice in a batch
+    epochs = batches(len(rows), prompts, np.random.default_rng(seed))
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0, fused=True)
     record: list[dict] = []
     collected: list[Texts] = []  # what the next optimizer step learns from
     for step in range(1, steps + 1):
         began = time.process_time()
-        texts, observed, costs = training.play_batch(order)
+        texts, observed, costs = training.play_batch(prompts, epochs)
         collected.append(texts)  # those of advantage 0 too: the loss divides by their tokens
         kept = training.bank_texts() if observed.ready else None  # once a step, not once a batch
         if observed.ready:  # False where a method that discards groups (DAPO) wants another batch
@@ -130,18 +127,24 @@ class LoopTraining:
         self.uids_D = as_uids([row["uid"] for row in rows])  # hashed once
         self.replay_buffer = ReplayBuffer(controller.method.kept_texts)
 
-    def play_batch(self, order: Order) -> tuple[Texts, Observed, dict[str, float]]:
+    def play_batch(
+        self, prompts: int, epochs: Iterator[np.ndarray]
+    ) -> tuple[Texts, Observed, dict[str, float]]:
         """Draw, plan, sample, reward and observe a batch of prompts; keep its successes.
 
         Args:
-            order: of the prompts of the data set, where the method draws none.
+            prompts: how many.
+            epochs: what comes next where the method draws none.
 
         Returns:
             All rollouts with their advantages, what the controller made of them, and of the row of
             the record mixed and controller_seconds.
         """
         began = time.process_time()
-        drawn_P = order.next_batch(self.controller)
+        # the pool is the same array each time, so the controller sorts it once
+        drawn_P = self.controller.draw(self.uids_D, prompts)
+        if drawn_P is None:
+            drawn_P = next(epochs)
         rounds: list[Tensor] = []  # completions of each
         away: list[float] = []  # seconds that sampling and rewards took
 
@@ -221,6 +224,18 @@ class LoopTraining:
         return completion_mask(text_RT, self.model.config.eos_token_id)
 
 
+def batches(size: int, prompts: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Positions of batch after batch, without end; each epoch is shuffled, its rest dropped.
+
+    With the seed of a replicate, `rng` repeats the numbers that draw the task and train the base,
+    since numpy seeds s and (s, 0) alike. Another seed would change all stored results.
+    """
+    while True:
+        order_D = rng.permutation(size)
+        for start in range(0, size - prompts + 1, prompts):
+            yield order_D[start : start + prompts]
+
+
 def mixed_share(group_ids_R: np.ndarray, correct_R: np.ndarray) -> float:
     """Share of the prompts that have correct and wrong rollouts."""
     trials_P = np.bincount(group_ids_R)
@@ -288,54 +303,6 @@ def completion_logps(model: Model, text_NT: Tensor, start: int) -> tuple[Tensor,
     logps_NTV = forward(model, text_NT[:, :-1])[:, start - 1 :].log_softmax(dim=-1)
     logps_NT = logps_NTV.gather(-1, completion_NT[..., None])[..., 0]
     return logps_NT, completion_mask(completion_NT, model.config.eos_token_id)
-
-
-@torch.no_grad()
-def sample(
-    model: Model, prompt_RT: Tensor, max_new_tokens: int, generator: torch.Generator
-) -> Tensor:
-    """Sample a completion of each prompt, at temperature 1.
-
-    Rollouts with the same prefix have the same distribution of the next token: one row is computed
-    for all of them, and it branches where they part.
-
-    Args:
-        prompt_RT: tokens of the prompts, equally long.
-        max_new_tokens: T of the completions.
-        generator: on the model's device.
-
-    Returns:
-        Tokens, (R, T), filled up with the token that ends a text.
-    """
-    eos_id = model.config.eos_token_id
-    text_RT = prompt_RT.new_full((len(prompt_RT), max_new_tokens), eos_id)
-    live_R = torch.arange(len(prompt_RT), device=prompt_RT.device)  # rollouts that have not ended
-    prompt_NT, row_R = prompt_RT.unique(dim=0, return_inverse=True)
-    cache: Cache = []
-    logits_NV = forward(model, prompt_NT, cache)[:, -1]
-    for t in range(max_new_tokens):
-        p_RV = logits_NV.softmax(dim=-1)[row_R]
-        # p divided by Exp(1) numbers is largest at each token with probability p
-        token_R = (p_RV / torch.empty_like(p_RV).exponential_(generator=generator)).argmax(dim=-1)
-        text_RT[live_R, t] = token_R
-        continues_R = token_R != eos_id
-        live_R = live_R[continues_R]
-        if t + 1 == max_new_tokens or len(live_R) == 0:
-            break
-        parent_N, token_N, row_R = branch(row_R[continues_R], token_R[continues_R], p_RV.shape[1])
-        cache[:] = [(keys[parent_N], values[parent_N]) for keys, values in cache]
-        logits_NV = forward(model, token_N[:, None], cache)[:, -1]
-    return text_RT
-
-
-def branch(row_R: Tensor, token_R: Tensor, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows that sampling computes next: pairs (row of this step, token) that rollouts share.
-
-    Returns:
-        Of each next row the row before and its token, (N,) each; of each rollout its row, (R,).
-    """
-    branch_N, row_R = (row_R * vocabulary + token_R).unique(return_inverse=True)
-    return branch_N // vocabulary, branch_N % vocabulary, row_R
 
 
 class Counts(NamedTuple):

@@ -117,7 +117,9 @@ def own_processes(number: int) -> Iterator[ProcessPoolExecutor]:
             yield pool
         except BaseException:  # SystemExit by a signal, too
             for process in multiprocessing.active_children():
-                process.terminate()
+                while process.is_alive():  # one signal may come where its exception is lost
+                    process.terminate()
+                    process.join(1)
             raise
 
 

@@ -142,21 +142,15 @@ def test_a_method_that_waits_adds_batches_to_one_optimizer_step(model, tokenizer
     assert not torch.equal(seen[2], seen[0])
 
 
-@pytest.mark.parametrize(
-    ("method", "stream", "distinct"),
-    [(LastPrompts(), False, 8), ("grpo", True, 4 * 8), (LastPrompts(), True, 4 * 8)],
-)
-def test_a_method_may_draw_the_prompts_and_a_stream_holds_none_twice(
-    model, tokenizer, method, stream, distinct
-):
+def test_a_method_may_draw_the_prompts(model, tokenizer):
     seen = set()
 
     def reward(completions, uid, **_):
         seen.update(uid)
         return [1.0] * len(completions)
 
-    run(model, tokenizer, method, steps=4, reward=reward, stream=stream)
-    assert len(seen) == distinct
+    run(model, tokenizer, LastPrompts(), steps=4, reward=reward)
+    assert len(seen) == 8
 
 
 def test_what_counts_as_correct_in_an_evaluation_is_the_thresholds_choice(model, tokenizer):

@@ -14,7 +14,6 @@ from gdro.methods.replay import PivotalReplay, replay_weights
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab import loop
 from gdro_lab.buffer import ReplayBuffer, is_whole
-from gdro_lab.order import Order
 
 pytestmark = TRAINS
 
@@ -187,7 +186,7 @@ def test_the_loop_keeps_whole_texts_once(base, monkeypatch):
     controller = GDROController("pivotal_replay", mean_rollouts=6)
     rows = tiny_run.make_task().train[:1]
     training = loop.LoopTraining(model, tokenizer, rows, all_right, controller, 4, seed=0)
-    training.play_batch(Order(training.uids_D, 1, False, np.random.default_rng(0)))
+    training.play_batch(1, loop.batches(1, 1, np.random.default_rng(0)))
     assert training.replay_buffer.texts == {0: {"1": (one, eos), "2": (two, eos)}}
 
 

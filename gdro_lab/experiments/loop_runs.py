@@ -140,7 +140,6 @@ def play_in_loop(
             steps=scorer.steps,
             learning_rate=run.learning_rate,
             schedule=run.train.lr_scheduler_type,
-            stream=world.spec.n_train == 0,
             max_new_tokens=task.max_completion_tokens,
             on_step=scorer.on_step,
         )

@@ -110,19 +110,13 @@ def read_result(folder: str | Path) -> dict[str, Any]:
     folder = Path(folder)
     manifest = read_manifest(folder / "manifest.json")
     record = folder / "record.jsonl"
+    counts = read_table(folder / EVALUATION)
     return {
         "manifest": manifest,
         "record": read_table(record) if record.name in manifest["files"] else [],
-        **_read_counts(folder / EVALUATION),
+        "evaluation": [row for row in counts if not row.get("trained_on")],
+        "seen": [row for row in counts if row.get("trained_on")],
     }
-
-
-def _read_counts(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Counts of held-out prompts, and of those that were trained on."""
-    counts: dict[str, list[dict[str, Any]]] = {"evaluation": [], "seen": []}
-    for row in read_table(path):
-        counts["seen" if row.get("trained_on") else "evaluation"].append(row)
-    return counts
 
 
 def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -73,10 +73,10 @@ def slug_of(method: str) -> str:
 
 
 def _value_of(text: str) -> Any:
-    """A value in JSON, or the text itself, where it is none or too long or deep for one."""
+    """A value in JSON, or the text itself, where it is none."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return text
 
 

@@ -159,13 +159,6 @@ class Training:
     def train(self, callbacks: Sequence[TrainerCallback] = ()) -> None:
         """Train in this process, which may be one of several that a launcher started, and save."""
         trainer = self.make_trainer(callbacks)
-        from accelerate.utils import gather_object
-
-        if len(set(gather_object([self.identity]))) > 1:
-            raise Refusal(
-                "train_dataset must have the same rows in all processes, got different ones: they "
-                "read other data or another tokenizer"
-            )
         if trainer.accelerator.is_main_process:
             others = {path.parent for path in self.folder.glob("checkpoints-*/checkpoint-*")}
             for other in sorted(others - {self.checkpoints}):

@@ -85,7 +85,7 @@ def judge_command(
     with the reason, and the others go on.
     """
     from gdro_lab.experiments.spelling import import_methods, read_spelling
-    from gdro_lab.microscope.judge import Setting, compare, judge
+    from gdro_lab.microscope.judge import Setting, judge, scores_against
     from gdro_lab.microscope.pool import read_pool
 
     import_methods(methods_from)
@@ -101,7 +101,7 @@ def judge_command(
             click.echo(f"{method}: {error}", err=True)
             refused = True
             continue
-        scores = compare(judged, baseline)
+        scores = scores_against(judged, baseline)
         line = [f"{name} {s[0]:.2f} [{s[1]:.2f}, {s[2]:.2f}]" for name, s in scores.items()]
         click.echo(f"{method}: {', '.join(line)}")
     sys.exit(2 if refused else 0)

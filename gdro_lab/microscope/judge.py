@@ -119,7 +119,7 @@ def _ratio(value: float, to: float) -> float:
     return float(value / to) if to > 0 else np.nan
 
 
-def compare(judged: Judged, baseline: Judged) -> dict[str, tuple[float, float, float]]:
+def scores_against(judged: Judged, baseline: Judged) -> dict[str, tuple[float, float, float]]:
     """Ratios of variance and signal-to-noise to a baseline's, and cosine and bias.
 
     Returns:

@@ -16,10 +16,11 @@ from tqdm.auto import tqdm
 
 from gdro.checks import Count, Int, Natural, check, options
 from gdro_lab.experiments.records import identity_of
-from gdro_lab.loop import Reward, Rows, branch, call_reward
+from gdro_lab.loop import Reward, Rows, call_reward
 from gdro_lab.microscope.pool import Pool
 from gdro_lab.microscope.sketch import Model, Sketcher
 from gdro_lab.models import load_model, stop_tokens
+from gdro_lab.sampling import sample_by_prefix
 from gdro_lab.tasks import prompt_token_ids
 from gdro_lab.tasks.base import split_by_share
 
@@ -99,7 +100,7 @@ def make_pool(
         # each prompt has a seed: a pool of the first ones has the same samples
         own_seed = int(np.random.SeedSequence([choice.seed, place]).generate_state(1)[0])
         generator = torch.Generator(model.device).manual_seed(own_seed)
-        text_KT, length_K = sample(model, prompt_T, choice, generator)
+        text_KT, length_K = sample_rollouts(model, prompt_T, choice, generator)
         kept = zip(text_KT, length_K, strict=True)
         texts = tokenizer.batch_decode([text[:n] for text, n in kept], skip_special_tokens=True)
         correct_K = call_reward([row] * choice.rollouts, texts, reward) > 0
@@ -155,12 +156,10 @@ def _assemble(found: Sequence[Mapping[str, Any]], rows: Rows, settings: dict[str
 
 
 @torch.no_grad()
-def sample(
+def sample_rollouts(
     model: Model, prompt_T: Tensor, choice: PoolChoice, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Sample completions of one prompt at temperature 1.
-
-    As in `gdro_lab.loop.sample`, rollouts with the same prefix share a row of the KV cache.
 
     Args:
         model, prompt_T, choice: as for `make_pool`.
@@ -169,30 +168,28 @@ def sample(
     Returns:
         Tokens, (K, T), −1 behind the end, and the tokens of each completion, (K,).
     """
-    end_tokens = torch.tensor(list(choice.ends), device=model.device)
-    text_KT = prompt_T.new_full((choice.rollouts, choice.max_new_tokens), -1)
-    live_R = torch.arange(choice.rollouts, device=model.device)  # those that have not ended
-    row_R = torch.zeros_like(live_R)  # which prefix each of them has
-    ids_NT = prompt_T[None]
-    cache = None
-    for t in range(choice.max_new_tokens):
+    cache: Any = None
+    rows = 1  # of the cache
+
+    def step(ids_NT: Tensor, parent_N: Tensor | None) -> Tensor:
+        nonlocal cache, rows
+        # copies, so only where rows part or end
+        if parent_N is not None and parent_N.tolist() != list(range(rows)):
+            cache.batch_select_indices(parent_N)
+        rows = len(ids_NT)
         output = model.model(ids_NT, past_key_values=cache, use_cache=True)
-        logits_NV = model.lm_head(output.last_hidden_state[:, -1])
         cache = output.past_key_values
-        sums_NV = logits_NV.float().softmax(dim=-1).cumsum(dim=-1)
-        sums_RV = sums_NV[row_R]
+        return model.lm_head(output.last_hidden_state[:, -1])
+
+    def draw(p_RV: Tensor) -> Tensor:
+        sums_RV = p_RV.cumsum(dim=-1)
         # one uniform number each
-        drawn_R = torch.rand(len(live_R), 1, generator=generator, device=model.device)
+        drawn_R = torch.rand(len(p_RV), 1, generator=generator, device=model.device)
         token_R = torch.searchsorted(sums_RV, drawn_R * sums_RV[:, -1:], right=True)[:, 0]
-        token_R = token_R.clamp(max=sums_RV.shape[1] - 1)  # rounding may step over the last
-        text_KT[live_R, t] = token_R
-        continues_R = ~torch.isin(token_R, end_tokens)
-        live_R = live_R[continues_R]
-        if len(live_R) == 0:
-            break
-        vocabulary = sums_RV.shape[1]
-        parent_N, token_N, row_R = branch(row_R[continues_R], token_R[continues_R], vocabulary)
-        if not torch.equal(parent_N, torch.arange(len(sums_NV), device=model.device)):
-            cache.batch_select_indices(parent_N)  # copies, so only where rows part or end
-        ids_NT = token_N[:, None]
+        return token_R.clamp(max=sums_RV.shape[1] - 1)  # rounding may step over the last
+
+    ends = torch.tensor(list(choice.ends), device=model.device)
+    text_KT = prompt_T.new_full((choice.rollouts, choice.max_new_tokens), -1)
+    row_K = torch.zeros(choice.rollouts, dtype=torch.long, device=model.device)
+    sample_by_prefix(step, draw, prompt_T[None], row_K, text_KT, ends)
     return text_KT, (text_KT >= 0).sum(dim=1)

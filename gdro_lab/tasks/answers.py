@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from gdro_lab.tasks.numerals import STYLE, TAIL, is_side, last_number, plain_number
+from gdro_lab.tasks.numerals import STYLE, TAIL, is_side, plain_number, read_last_number
 
 Style = Literal["chat", "text"]
 """Whether a prompt is a message of a chat, or the plain text."""
@@ -78,7 +78,7 @@ def read_key(text: str, form: KeyReader) -> str | None:
     A number comes back in one spelling: `1,200` as `1200`, `\frac{1}{2}` as `1/2`.
     """
     if form == "last_number":
-        return last_number(text)
+        return read_last_number(text)
     key = read_answer(text, form)
     if key is None or form in ("boxed", "whole"):
         return key
@@ -98,7 +98,7 @@ def read_answer(text: str, reader: Reader | KeyReader) -> str | None:
         first_line = behind.strip(" *\n").partition("\n")[0].strip(" *")
         return opened(first_line) or None if before else None
     if reader == "last_number":
-        number = last_number(text)
+        number = read_last_number(text)
         return number and number.removesuffix("%")
     if reader == "number":
         from gdro_lab.tasks.quantities import only_number  # its units need math-verify

@@ -20,6 +20,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]  # become
 # whole numbers in a YAML file; the upper bound refuses what cannot be meant
 BoundedCount = Annotated[int, Field(ge=1, le=10**9)]
 BoundedNatural = Annotated[int, Field(ge=0, le=10**9)]
+Request = Annotated[str, Field(pattern=r"\{problem\}")]  # the problem goes there
 BaseSize = Literal["tiny", "small", "mid"]  # of a tiny base, see gdro_lab.tasks.tiny.TINY_CONFIGS
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from gdro_lab.tasks.answers import KeyReader, Reader
-from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict
+from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Request, Strict
 from gdro_lab.tasks.embedded import DEFAULT_SPEC, EmbeddedSpec
 from gdro_lab.tasks.fields import ChoiceReader
 from gdro_lab.tasks.math_data import Source, named_source, own_source
@@ -73,9 +73,6 @@ class Columns(Strict):
         """The schema of these columns, with the key read in this way."""
         problem = _names(self.problem)
         choices = () if self.choices is None else _names(self.choices)
-        for name, columns in {"problem": problem, "choices": choices}.items():
-            if len(set(columns)) < len(columns):
-                raise ValueError(f"columns.{name} must have each once, got {list(columns)}")
         if self.answer in problem:
             raise ValueError(f"columns.problem must leave out the answer, got {list(problem)}")
         _check_reader(reader, bool(choices))
@@ -141,7 +138,7 @@ class MathChoice(Strict):
     """How the answer column of these sources holds the key."""
     completion: Reader = "boxed"
     """How the answer is read from a completion."""
-    request: str | None = None
+    request: Request | None = None
     """The prompt, with `{problem}` where the problem goes; by default it asks for the answer in
     the form that `completion` reads."""
     held_out: BoundedNatural = 0
@@ -171,8 +168,6 @@ class MathChoice(Strict):
         unknown = sorted(set(self.paths) - set(MATH_SPECS))
         if unknown:
             raise ValueError(f"task.paths must name {sorted(MATH_SPECS)}, got {unknown[0]!r}")
-        if not train:
-            raise ValueError("task.train must name a source, got []")
         if not self.evaluate and not self.held_out:
             raise ValueError("task.evaluate must name a source where task.held_out is 0, got []")
         for where, choices in (("train", train), ("evaluate", self.evaluated_choices)):
@@ -181,8 +176,6 @@ class MathChoice(Strict):
                 raise ValueError(
                     f"sources of task.{where} must differ in their names, got {names}: name them"
                 )
-        if self.request is not None and "{problem}" not in self.request:
-            raise ValueError(f"task.request must contain {{problem}}, got {self.request!r}")
         for choice in (*train, *self.evaluated_choices):
             self._schemas(choice)
         return self

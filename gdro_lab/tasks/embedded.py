@@ -38,7 +38,7 @@ DIGITS = "0123456789"
 
 
 @dataclass(config=Strict.model_config)
-class Family:
+class EmbeddedFamily:
     """One skill: an operator with a table."""
 
     name: str
@@ -60,7 +60,7 @@ class Family:
 class EmbeddedSpec:
     """What the task is, before anything is drawn."""
 
-    families: tuple[Family, ...]
+    families: tuple[EmbeddedFamily, ...]
     """Their shares sum to 1; their names and operators differ."""
     n_operands: Annotated[int, Field(ge=2, le=7)] = 3
     """Operands of a prompt, which is answered in n_operands − 1 steps."""
@@ -219,12 +219,12 @@ class EmbeddedTask:
 
 DEFAULT_SPEC = EmbeddedSpec(
     families=(
-        Family("star", "*", n_digits=10, share=0.50, teacher_accuracy=0.97),
-        Family("plus", "+", n_digits=10, share=0.25, teacher_accuracy=0.85),
-        Family("hash", "#", n_digits=8, share=0.12, teacher_accuracy=0.65),
-        Family("amp", "&", n_digits=6, share=0.07, teacher_accuracy=0.45),
-        Family("tilde", "~", n_digits=5, share=0.04, teacher_accuracy=0.36),
-        Family("caret", "^", n_digits=5, share=0.02, teacher_accuracy=0.30),
+        EmbeddedFamily("star", "*", n_digits=10, share=0.50, teacher_accuracy=0.97),
+        EmbeddedFamily("plus", "+", n_digits=10, share=0.25, teacher_accuracy=0.85),
+        EmbeddedFamily("hash", "#", n_digits=8, share=0.12, teacher_accuracy=0.65),
+        EmbeddedFamily("amp", "&", n_digits=6, share=0.07, teacher_accuracy=0.45),
+        EmbeddedFamily("tilde", "~", n_digits=5, share=0.04, teacher_accuracy=0.36),
+        EmbeddedFamily("caret", "^", n_digits=5, share=0.02, teacher_accuracy=0.30),
     )
 )
 
@@ -240,7 +240,7 @@ def _operands(spec: EmbeddedSpec, index: int, code_P: np.ndarray) -> np.ndarray:
     return np.stack(np.unravel_index(code_P, shape), axis=-1)
 
 
-def _texts(family: Family, operands_O: np.ndarray, results_T: Any) -> tuple[str, str]:
+def _texts(family: EmbeddedFamily, operands_O: np.ndarray, results_T: Any) -> tuple[str, str]:
     """Prompt and completion."""
     sign = family.operator
     steps = zip([operands_O[0], *results_T[:-1]], operands_O[1:], results_T, strict=True)

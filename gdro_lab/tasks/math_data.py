@@ -139,8 +139,6 @@ def named_source(
     split: str | None = None,
 ) -> Source:
     """A named set, from the hub or from a local copy."""
-    if name not in MATH_SPECS:
-        raise ValueError(f"name must be one of {sorted(MATH_SPECS)}, got {name!r}")
     spec = MATH_SPECS[name]
     local = None if path is None else Path(path)
     if local is not None:

@@ -47,7 +47,7 @@ def load_math_split(
     lengths = [
         len(ids) for ids in prompt_token_ids(tokenizer, [row["prompt"] for row in rows], template)
     ]
-    reward = _reward(choice, signed=choice.signed and not held_out)
+    reward = MathReward(signed=choice.signed and not held_out, completion=choice.completion)
     if not held_out:
         chosen, too_long = _fitting(choice, problems, lengths)
         dropped += too_long
@@ -58,10 +58,6 @@ def load_math_split(
         for row in rows:
             del row["solution"]
     return Split(rows, reward, max(lengths), choice.max_completion_tokens, dropped)
-
-
-def _reward(choice: MathChoice, *, signed: bool) -> MathReward:
-    return MathReward(signed=signed, completion=choice.completion)
 
 
 def _training_problems(
@@ -121,7 +117,7 @@ def _training_pool(
 
 def _read_all(choice: MathChoice, sources: Iterable[Source]) -> tuple[list[Problem], list[str]]:
     """The problems of all sources whose keys can be reached, and what was left out."""
-    reward = _reward(choice, signed=False)
+    reward = MathReward(completion=choice.completion)
     problems: list[Problem] = []
     dropped: list[str] = []
     for source in sources:

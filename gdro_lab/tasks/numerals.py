@@ -215,7 +215,7 @@ UNIT_SIGN = re.compile(
 NO_NUMBER = re.compile(rf"{NUMBER_WORD}|pi|sqrt|exp|ln|log|sin|cos|tan|mod")
 
 
-def last_number(text: str) -> str | None:
+def read_last_number(text: str) -> str | None:
     """The last number of a text, as `number_of` reads it, perhaps with a percent sign.
 
     None where what stands last is none: `\\sqrt{2}`, `[5,6]`, `2^4`, 4 million, 5-3.

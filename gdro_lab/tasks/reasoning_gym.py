@@ -42,8 +42,8 @@ from gdro_lab.tasks.answers import (
 )
 from gdro_lab.tasks.base import (
     BoundedCount,
-    BoundedNatural,
     Name,
+    Request,
     Strict,
     TaskRow,
     character_tokenizer,
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
-STREAM_SIZE = 10_000  # prompts of a world whose n_train is 0
 LESSONS = 4_000  # puzzles of a family that a base is taught, at most
 TRIES = 8  # puzzles generated for each that is wanted, as they repeat
 # neighbouring seeds would overlap: puzzle i of seed s is puzzle i - 1 of seed s + 1
@@ -119,24 +118,20 @@ class GymSpec:
     """Their names differ; their shares sum to 1, or none has one."""
     max_completion_tokens: Annotated[int, Field(ge=2)]
     """The end-of-text token included."""
-    n_train: BoundedNatural = 4000
-    """Distinct training prompts; 0 for a stream, of which none is trained on twice."""
+    n_train: BoundedCount = 4000
+    """Distinct training prompts."""
     n_eval_per_family: BoundedCount = 40
     """Distinct held-out prompts, none of them trained on."""
     prompt_length: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Short prompts are stripped and padded on the left to so many characters, one token each; None
     where the original questions are asked."""
-    permute_shares: bool = False
-    """Each draw gives the shares to other families."""
     completion: Reader = "tags"
     """How the answer to an original question is read."""
-    request: str | None = None
+    request: Request | None = None
     """How one is asked, with `{problem}` in its place; None asks for the answer in the form that
     `completion` reads, for "tags" by the package's own system prompt."""
 
     def __post_init__(self) -> None:
-        if self.request is not None and "{problem}" not in self.request:
-            raise ValueError(f"request must contain {{problem}}, got {self.request!r}")
         names = [family.name for family in self.families]
         check_families(names)
         shares = [family.share for family in self.families if family.share is not None]
@@ -154,9 +149,7 @@ class GymSpec:
         # Puzzles come from their own seeds; this generator only shuffles.
         rng = np.random.default_rng(seed)
         shares = [family.share or 1 / len(self.families) for family in self.families]
-        if self.permute_shares:
-            shares = [shares[place] for place in rng.permutation(len(shares))]
-        counts = split_by_share(shares, self.n_train or STREAM_SIZE)
+        counts = split_by_share(shares, self.n_train)
         if 0 in counts:
             raise ValueError(f"n_train must give each family a prompt, got {self.n_train}")
         seen: set[str] = set()

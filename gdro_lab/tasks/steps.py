@@ -57,7 +57,7 @@ class Earlier(NamedTuple):
 Line = tuple[int | Earlier, str, int | Earlier]
 
 
-class Problem(NamedTuple):
+class WorkedQuestion(NamedTuple):
     """A question with its solution."""
 
     question: str
@@ -96,60 +96,60 @@ def by_place(left: int, sign: str, right: int) -> list[Line]:
     return [tens, ones, (Earlier(0), "+", Earlier(1))]
 
 
-def sum_of(terms: Sequence[int]) -> Problem:
+def sum_of(terms: Sequence[int]) -> WorkedQuestion:
     """Terms added from left to right."""
     first, *others = terms
     lines: list[Line] = [(first, "+", others[0])]
     lines += [(Earlier(place), "+", term) for place, term in enumerate(others[1:])]
-    return Problem("+".join(map(str, terms)) + "?", terms, lines)
+    return WorkedQuestion("+".join(map(str, terms)) + "?", terms, lines)
 
 
-def sum_2(rng: np.random.Generator) -> Problem:
+def sum_2(rng: np.random.Generator) -> WorkedQuestion:
     a, b = rng.integers(11, 100, 2).tolist()
-    return Problem(f"{a}+{b}?", (a, b), by_place(a, "+", b))
+    return WorkedQuestion(f"{a}+{b}?", (a, b), by_place(a, "+", b))
 
 
-def sum_3(rng: np.random.Generator) -> Problem:
+def sum_3(rng: np.random.Generator) -> WorkedQuestion:
     return sum_of(rng.integers(2, 30, 3).tolist())
 
 
-def sum_4(rng: np.random.Generator) -> Problem:
+def sum_4(rng: np.random.Generator) -> WorkedQuestion:
     return sum_of(rng.integers(11, 61, 4).tolist())
 
 
-def difference(rng: np.random.Generator) -> Problem:
+def difference(rng: np.random.Generator) -> WorkedQuestion:
     b, d = rng.integers(11, [60, 41]).tolist()
     a = b + d
-    return Problem(f"{a}-{b}?", (a, b), [(a, "-", b // 10 * 10), (Earlier(0), "-", b % 10)])
+    return WorkedQuestion(f"{a}-{b}?", (a, b), [(a, "-", b // 10 * 10), (Earlier(0), "-", b % 10)])
 
 
-def product(rng: np.random.Generator) -> Problem:
+def product(rng: np.random.Generator) -> WorkedQuestion:
     a, b = rng.integers([12, 3], [100, 10]).tolist()
-    return Problem(f"{a}*{b}?", (a, b), by_place(a, "*", b))
+    return WorkedQuestion(f"{a}*{b}?", (a, b), by_place(a, "*", b))
 
 
-def story(rng: np.random.Generator) -> Problem:
+def story(rng: np.random.Generator) -> WorkedQuestion:
     a, b, name = rng.integers([3, 3, 0], [10, 10, len(NAMES)]).tolist()
     verb = rng.choice(list(VERBS))
     c = rng.integers(2, a * b - 2).item()
     lines = [(a, "*", b), (Earlier(0), VERBS[verb], c)]
-    return Problem(f"{NAMES[name]}{a}x{b}{verb}{c}?", (a, b, c), lines)
+    return WorkedQuestion(f"{NAMES[name]}{a}x{b}{verb}{c}?", (a, b, c), lines)
 
 
-def equation(rng: np.random.Generator) -> Problem:
+def equation(rng: np.random.Generator) -> WorkedQuestion:
     m, x, c = rng.integers([2, 3, 1], [10, 26, 31]).tolist()
     total = m * x + c
     lines = [(total, "-", c), (Earlier(0), "/", m)]
-    return Problem(f"{m}x+{c}={total}?", (m, c, total), lines)
+    return WorkedQuestion(f"{m}x+{c}={total}?", (m, c, total), lines)
 
 
-def remainder(rng: np.random.Generator) -> Problem:
+def remainder(rng: np.random.Generator) -> WorkedQuestion:
     m, quotient = rng.integers([11, 2], [20, 8]).tolist()
     a = m * quotient + rng.integers(1, m).item()
-    return Problem(f"{a}%{m}?", (a, m), [(m, "*", quotient), (a, "-", Earlier(0))])
+    return WorkedQuestion(f"{a}%{m}?", (a, m), [(m, "*", quotient), (a, "-", Earlier(0))])
 
 
-KINDS: dict[str, Callable[[np.random.Generator], Problem]] = {
+KINDS: dict[str, Callable[[np.random.Generator], WorkedQuestion]] = {
     "sum-2": sum_2,
     "sum-3": sum_3,
     "sum-4": sum_4,
@@ -163,7 +163,7 @@ KINDS: dict[str, Callable[[np.random.Generator], Problem]] = {
 
 
 @dataclass(config=Strict.model_config)
-class Family:
+class StepsFamily:
     """A kind of question in a world."""
 
     name: str
@@ -180,7 +180,7 @@ class Family:
 class StepsSpec:
     """What the task is, before anything is drawn."""
 
-    families: tuple[Family, ...]
+    families: tuple[StepsFamily, ...]
     """Their names differ; their shares, and those of lessons, sum to 1."""
     n_train: BoundedCount = 1200
     """Training prompts, over all families."""
@@ -211,7 +211,9 @@ class StepsSpec:
         return StepsTask(self, tuple(train), tuple(evaluation))
 
 
-def reward(completions: Sequence[str], answer: Sequence[str], **kwargs: Any) -> list[float]:
+def solution_reward(
+    completions: Sequence[str], answer: Sequence[str], **kwargs: Any
+) -> list[float]:
     """1.0 where a completion has the form of a solution and its last number is the answer's."""
     return [
         float(last_number(c) == last_number(a)) for c, a in zip(completions, answer, strict=True)
@@ -234,7 +236,7 @@ class StepsTask:
     spec: StepsSpec
     train: tuple[TaskRow, ...]  # shuffled
     eval: tuple[TaskRow, ...]  # family by family
-    reward = staticmethod(reward)
+    reward = staticmethod(solution_reward)
     max_completion_tokens = COMPLETION_LENGTH
 
     @property
@@ -277,12 +279,12 @@ class StepsTask:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def identity(name: str, problem: Problem) -> str:
+def identity(name: str, problem: WorkedQuestion) -> str:
     """What questions that differ in the order of their numbers have in common."""
     return f"{name} {sorted(problem.numbers)}"
 
 
-def is_kept_out(name: str, problem: Problem) -> bool:
+def is_kept_out(name: str, problem: WorkedQuestion) -> bool:
     """Whether lessons leave this question to the splits."""
     return zlib.crc32(identity(name, problem).encode()) % 3 == 0
 

@@ -92,20 +92,17 @@ def read_layers(
     name: str | Path,
     folder: Path,
     merge: Callable[[str, Any, Any], Any] = lambda name, before, changes: before | changes,
-    children: tuple[Path, ...] = (),
 ) -> tuple[Path, dict[str, Any]]:
     """The path of a YAML file, and its fields laid over those of the file that it is `like`.
 
     A block, which has fields itself, is laid over the other's by `merge`; all else replaces it.
     """
     path = find_yaml(what, name, folder)
-    if path in children:
-        raise Refusal(f"{path} is like itself: `like` leads back to this file")
     fields = read_yaml(path)
     other = fields.pop("like", None)
     if other is None:
         return path, fields
-    _, merged = read_layers(what, str(other), folder, merge, (*children, path))
+    _, merged = read_layers(what, str(other), folder, merge)
     merged.pop("name", None)  # runs of two profiles must not share a folder
     for key, changes in fields.items():
         before = merged.get(key)

@@ -18,7 +18,8 @@ SKILLS = (("star", "*", 0.97), ("plus", "+", 0.85), ("hash", "#", 0.6), ("amp", 
 # sixteen facts a skill, so that a base is made in seconds
 SPEC = embedded.EmbeddedSpec(
     families=tuple(
-        embedded.Family(name, sign, 4, share=0.25, teacher_accuracy=a) for name, sign, a in SKILLS
+        embedded.EmbeddedFamily(name, sign, 4, share=0.25, teacher_accuracy=a)
+        for name, sign, a in SKILLS
     ),
     n_train=64,
     n_eval_per_family=16,

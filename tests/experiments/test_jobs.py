@@ -140,23 +140,20 @@ def test_a_training_of_another_seed_is_not_evaluated(made, tmp_path):
 
 
 def test_a_base_that_was_changed_in_its_folder_is_another_one(made, profile_of, tmp_path):
-    """An adapter, and a model with the tokenizer of its base, belong to the weights they had."""
+    """An adapter belongs to the weights that it had."""
     source = shutil.copytree(next(made[2].glob("*")), tmp_path / "m")
-    train = TRAIN | {"max_steps": 2}
-    for kind in ("lora", "full"):
-        changes = {"model": {"source": str(source), "kind": kind}, "train": train}
-        profile = profile_of(variants={"grpo": {"method": "grpo"}}, **changes)
-        folder = tmp_path / kind
-        run = profile.run("grpo", 0), folder, tmp_path / "bases"
-        train_run(*run)
-        before = {path.name: path.read_bytes() for path in source.iterdir()}
-        config = json.loads(before["generation_config.json"])
-        (source / "generation_config.json").write_text(json.dumps(config | {"top_k": 1}))
-        for job in (evaluate_run, train_run):
-            with pytest.raises(Refusal, match="another base"):
-                job(*run)
-        (source / "generation_config.json").write_bytes(before["generation_config.json"])
-        assert len(evaluate_run(*run)) == 6 * 4
+    changes = {"model": {"source": str(source), "kind": "lora"}, "train": TRAIN | {"max_steps": 2}}
+    profile = profile_of(variants={"grpo": {"method": "grpo"}}, **changes)
+    run = profile.run("grpo", 0), tmp_path / "run", tmp_path / "bases"
+    train_run(*run)
+    file = source / "generation_config.json"
+    before = file.read_text()
+    file.write_text(json.dumps(json.loads(before) | {"top_k": 1}))
+    for job in (evaluate_run, train_run):
+        with pytest.raises(Refusal, match="another base"):
+            job(*run)
+    file.write_text(before)
+    assert len(evaluate_run(*run)) == 6 * 4
 
 
 def test_another_environment_evaluates_a_training_with_its_own_base(made, tmp_path, monkeypatch):
@@ -222,7 +219,7 @@ def test_arguments_of_the_chat_template_reach_lengths_and_evaluation(
     tokenizer.chat_template = "{{ 'a' * (9 if think else 2) }}{{ messages[0]['content'] }}"
     tokenizer.save_pretrained(source)
     profile = profile_of(
-        task={"kind": "reasoning_gym", "world": "gym-text"},
+        task={"kind": "reasoning_gym", "world": "smol"},
         model={"source": str(source)},
         base={},
         train=TRAIN | {"chat_template_kwargs": {"think": True}},
@@ -257,7 +254,7 @@ def test_some_steps_are_tried_and_leave_nothing(made, profile_of, tmp_path, monk
 def test_a_controller_starts_from_the_pass_rates_that_evaluate_writes(
     made, profile_of, tmp_path, monkeypatch
 ):
-    profile = profile_of(seeds=[1], evaluation={"samples": 32, "train_prompts": 10**6})
+    profile = profile_of(seeds=[1], evaluation={"samples": 8, "train_prompts": 10**6})
     (tmp_path / "own.yaml").write_text(profile.model_dump_json(exclude_unset=True))  # JSON is YAML
     monkeypatch.setattr("gdro_lab.machine.set_up_process", lambda: None)
     words = ["evaluate", "own.yaml", "base", f"--cache-dir={made[2]}", "--folder=run"]
@@ -266,16 +263,16 @@ def test_a_controller_starts_from_the_pass_rates_that_evaluate_writes(
     counts = {row["uid"]: row for row in read_table(tmp_path / "run" / "evaluation.jsonl")}
     rows = read_table(tmp_path / "new" / "rates.jsonl")
     assert [row["uid"] for row in rows] == list(counts)
-    assert all(row["rollouts"] == 32 for row in rows)
+    assert all(row["rollouts"] == 8 for row in rows)
     measured = {row["uid"]: row["pass_rate"] for row in rows}
     trained = [row["uid"] for row in make_parts(profile.run("grpo", 1), made[2]).data.rows]
     assert set(trained) < set(measured)
     assert max(measured[uid] for uid in trained) > 0  # so that there is something to start from
-    controller = GDROController("pivotal", pass_rates=measured, pass_rate_rollouts=32)
+    controller = GDROController("pivotal", pass_rates=measured, pass_rate_rollouts=8)
     controller.plan(trained)
     successes, failures = controller.bins.beliefs.counts(controller.bins.rows(trained))
     assert successes.tolist() == [counts[uid]["successes"] for uid in trained]
-    assert (successes + failures == 32).all()
+    assert (successes + failures == 8).all()
 
 
 @pytest.mark.parametrize("place", ["/proc/none/rates.jsonl", "."])

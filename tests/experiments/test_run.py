@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -138,20 +137,15 @@ def until(holds, process):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_stopped_or_killed_it_ends_its_jobs(runs, how):
-    """Beside the runs, whose base is used. SIGTERM: with the second run, below."""
+def test_killed_it_ends_its_jobs(runs):
+    """Beside the runs, whose base is used. Stopped: with the second run, below."""
     folder, *_ = runs
-    # a shell starts what it puts into the background with SIGINT ignored, and children inherit that
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    shutil.rmtree(folder / "long", ignore_errors=True)
     with start(folder.parents[1], LONG) as process:
         # any checkpoint: the first ones are soon removed
         until(lambda: list(folder.rglob("checkpoint-*/gdro_ledger.json")), process)
         jobs = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(how)
+        process.kill()
         process.communicate(timeout=PATIENCE)
-    assert process.returncode == (-signal.SIGKILL if how == signal.SIGKILL else 130)
     assert jobs
     assert psutil.wait_procs(jobs, timeout=PATIENCE)[1] == []
 

@@ -10,7 +10,7 @@ from scipy import stats
 from gdro import GDROController, Method, register
 from gdro_lab.microscope import judge as judging
 from gdro_lab.microscope.__main__ import main
-from gdro_lab.microscope.judge import Setting, compare, judge
+from gdro_lab.microscope.judge import Setting, judge, scores_against
 
 QUICK = {"judged": 24, "splits": 1}
 
@@ -88,7 +88,7 @@ def test_the_law_holds_where_its_assumptions_do():
     uniform = judge(pool, "composed", setting, advantages="rloo")
     known = Setting(judged=448, splits=2, n_max=6, visits=2, groups=True, averaging="prompt")
     moved = judge(pool, "composed", known, **by_rollout)
-    assert compare(moved, uniform)["cosine"][0] == pytest.approx(1, abs=0.02)
+    assert scores_against(moved, uniform)["cosine"][0] == pytest.approx(1, abs=0.02)
 
     def exact(n_P):
         square_P = rates_P * (1 - rates_P)
@@ -97,7 +97,7 @@ def test_the_law_holds_where_its_assumptions_do():
 
     assert uniform.scores()["variance"] == pytest.approx(exact(np.full(12, 4)), rel=0.1)
     ends_P = np.where(rates_P < 0.1, 2, 6)  # where knowledge of the families leads
-    ratio = compare(moved, uniform)["variance_ratio"][0]
+    ratio = scores_against(moved, uniform)["variance_ratio"][0]
     assert exact(ends_P) / exact(np.full(12, 4)) <= ratio < 1
 
 
@@ -107,7 +107,7 @@ def test_an_interval_is_that_of_prompts_and_holds_its_estimate():
     nothing = np.zeros((40, 40))
     ones = judging.Judged(np.ones(40), nothing, np.eye(40), nothing, nothing)
     ours = judging.Judged(rng.gamma(4, 1, 40), nothing, np.eye(40), nothing, nothing)
-    value, low, high = compare(ours, ones)["variance_ratio"]
+    value, low, high = scores_against(ours, ones)["variance_ratio"]
     expected = stats.ttest_1samp(ours.variance_P, 0).confidence_interval()
     assert value == pytest.approx(ours.variance_P.mean())
     assert (low, high) == pytest.approx((expected.low, expected.high))
@@ -115,7 +115,7 @@ def test_an_interval_is_that_of_prompts_and_holds_its_estimate():
     setting = Setting(judged=30, splits=2, prompts=3, plays=4)
     methods = {name: judge(pool, name, setting) for name in ("grpo", "pkpo", "pivotal")}
     for judged in methods.values():
-        for value, low, high in compare(judged, methods["grpo"]).values():
+        for value, low, high in scores_against(judged, methods["grpo"]).values():
             assert low <= value <= high
 
 

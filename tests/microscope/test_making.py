@@ -9,7 +9,13 @@ from conftest import TRAINS
 from tiny_models import save_tiny_model
 from torch.nn import Linear
 
-from gdro_lab.microscope.making import PoolChoice, choose_prompts, load_base, make_pool, sample
+from gdro_lab.microscope.making import (
+    PoolChoice,
+    choose_prompts,
+    load_base,
+    make_pool,
+    sample_rollouts,
+)
 from gdro_lab.microscope.pool import read_pool
 from gdro_lab.microscope.sketch import Sketcher
 
@@ -96,7 +102,7 @@ def test_samples_are_the_model_s(folder):
         ids = torch.tensor([[5, 6, 7, other]])
         then_V = p_V[other] * model(ids).logits[0, -1].softmax(dim=-1)
     generator = torch.Generator().manual_seed(0)
-    text_KT, length_K = sample(
+    text_KT, length_K = sample_rollouts(
         model, prompt_T, PoolChoice(rollouts=count, max_new_tokens=3, ends=[end]), generator
     )
     ended_K = text_KT[:, 0] == end

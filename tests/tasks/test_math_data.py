@@ -162,29 +162,6 @@ OWN = [
 ]
 
 
-def write_as(kind, folder):
-    """The rows of `OWN` in one kind of folder."""
-    rows = datasets.Dataset.from_list(OWN)
-    if kind == "saved":
-        rows.save_to_disk(folder)
-    elif kind == "saved splits":
-        datasets.DatasetDict(train=rows, test=rows.select([0])).save_to_disk(folder)
-    else:
-        folder.mkdir()
-        rows.to_parquet(folder / "train-00000-of-00001.parquet")
-    return folder
-
-
-@pytest.mark.parametrize("kind", ["saved", "saved splits", "folder"])
-def test_every_kind_of_folder_gives_the_same_problems(tmp_path, kind):
-    schema = Schema(("question",), "answer", group="level")
-    problems, dropped = read_file(write_as(kind, tmp_path / "own"), schema)
-    assert [problem.answer for problem in problems] == ["7", "-1", "007"]
-    assert [problem.family for problem in problems] == ["easy", "hard", "hard"]
-    assert problems == read_file(write_lines(tmp_path / "own.jsonl", OWN), schema)[0]
-    assert dropped == []
-
-
 def test_no_family_has_the_name_of_all_of_them(tmp_path):
     rows = [row | {"level": "all"} for row in OWN]
     with pytest.raises(ValueError, match="'all'"):
@@ -214,42 +191,10 @@ def test_the_hub_is_asked_for_what_the_profile_names(monkeypatch):
     assert {row["family"] for row in read.rows} == {"gsm8k-test-2", "gsm8k-test-3", "own"}
 
 
-@pytest.mark.parametrize(
-    ("reader", "text", "key"),
-    [
-        ("whole", " \\frac{1}{2} ", "\\frac{1}{2}"),
-        ("whole", 7.0, "7.0"),
-        ("boxed", "First \\boxed{1}. So \\boxed{x+1}", "x+1"),
-        ("boxed", "so 7", None),
-        ("hash", "3*4=12\n#### 1,200\nDone.", "1200"),
-        ("hash", "#### x+1", "x+1"),
-        ("hash", "12 ####", None),
-        ("last_number", "3 of 4 are 0.75 of all.", "0.75"),
-        ("number", "−2.50", "-2.5"),
-    ],
-)
-def test_how_the_key_is_read_is_an_option(tmp_path, reader, text, key):
-    rows = [{"question": "The one?", "answer": text}, {"question": "Good?", "answer": "#### 1"}]
-    rows[1]["answer"] = {"boxed": "\\boxed{1}", "number": 1}.get(reader, "#### 1")
-    path = write_lines(tmp_path / "own.jsonl", rows)
-    problems, dropped = read_file(path, Schema(("question",), "answer", reader))
-    assert [problem.answer for problem in problems][:-1] == ([] if key is None else [key])
-    assert [fault.startswith("own, row 0: ") for fault in dropped] == [True] * (key is None)
-
-
 @pytest.mark.parametrize("source", ["gsm8kk", "not/there.jsonl", "a/b/c"])
 def test_a_source_that_is_nowhere_is_refused(source):
     with pytest.raises(ValueError, match=source):
         split(train=source, evaluate=["math500"], paths=PATHS)
-
-
-def test_a_bad_line_costs_itself_alone(tmp_path):
-    lines = [json.dumps(OWN[0]), "{broken", "", json.dumps({"question": "Which?"}), "[1]"]
-    path = tmp_path / "own.jsonl"
-    path.write_text("\n".join([*lines, json.dumps(OWN[1])]), encoding="utf-8")
-    problems, dropped = read_file(path)
-    assert [problem.answer for problem in problems] == ["7", "-1"]
-    assert [fault.partition(":")[0] for fault in dropped] == [f"own, row {i}" for i in (1, 2, 3)]
 
 
 def test_a_split_reads_what_is_asked_for(monkeypatch):
@@ -372,13 +317,16 @@ def test_a_request_of_ones_own_and_worked_solutions(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"train": []}, "train"),
         ({"train": ["gsm8k", {"source": "x/gsm8k"}]}, "differ in their names"),
         ({"evaluate": []}, "task.evaluate"),
         ({"columns": {"problem": ["question", "answer"]}, "train": "a/b"}, "columns.problem"),
-        ({"columns": {"choices": ["b", "b", "answer"]}, "train": "a/b"}, "columns.choices"),
         ({"paths": {"gsm9k": "x"}}, "gsm9k"),
         ({"request": "Solve it."}, "problem"),
+        ({"train": "a/b", "answer": "letter"}, "answer"),
+        ({"train": "a/b", "answer": "hash", "columns": {"choices": "choices"}}, "answer"),
+        ({"train": [{"source": "gsm8k", "answer": "letter"}]}, "answer"),
+        ({"train": [{"source": "gpqa", "answer": "boxed"}]}, "answer"),
+        ({"train": "a/b", "columns": {"problem": []}}, "columns"),
     ],
 )
 def test_a_choice_that_cannot_be_meant_is_refused(fields, message):
@@ -433,8 +381,11 @@ def test_a_group_of_two_evaluated_sources_is_two_families(tmp_path):
     assert [row["family"] for row in found] == ["b-1", "c-1"]
 
 
-def test_a_split_that_a_folder_lacks_is_named(tmp_path):
-    rows = datasets.Dataset.from_list([{"question": "1+1?", "answer": "2"}])
-    datasets.DatasetDict(train=rows).save_to_disk(tmp_path / "own")
+def test_saved_splits_are_read_and_one_that_is_not_there_is_named(tmp_path):
+    rows = datasets.Dataset.from_list(OWN)
+    datasets.DatasetDict(train=rows, dev=rows.select([0])).save_to_disk(tmp_path / "own")
+    problems, _ = read_file(tmp_path / "own", Schema(("question",), "answer", group="level"))
+    assert [problem.answer for problem in problems] == ["7", "-1", "007"]
+    assert [problem.family for problem in problems] == ["easy", "hard", "hard"]
     with pytest.raises(ValueError, match=r"train.*'test'"):
         read_file(tmp_path / "own", split="test")

@@ -44,6 +44,13 @@ def test_outcomes_are_counted_and_wrong_is_minus_one_if_signed():
         ("last_number", "It is 42.", ["42 or 43", "4 2", "-42", "4.2", "none", "", "42 = 6 * 7"]),
         ("last_number", "so 50-8 = $42", ["5-42-1", "(-42)", "42/5"]),
         ("last_number", "84/2", ["84/4"]),
+        ("answer_line", "Answer: 3\nFinal Answer: **42**", ["42", "Answer:", "The answer is 42"]),
+        (
+            "answer_line",
+            "so\n**Answer:** $42$.\n",
+            ["Answer: 42\nAnswer: 3", "Answer: $-\\boxed{42}$"],
+        ),
+        ("answer_line", "answer： 42", ["answer 42"]),
         ("whole", " 42\n", ["It is 42.", "#### 42", " "]),
         ("tags", "<answer> 42 </answer>", ["42", "<answer>41</answer>", "<answer>42"]),
     ],

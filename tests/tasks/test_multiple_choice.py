@@ -80,15 +80,3 @@ def test_the_same_question_with_other_choices_is_another(load):
     rows = [STEM | {"choices": TEXTS, "answer": "B"}, STEM | {"choices": TEXTS[:2], "answer": "B"}]
     split = load(rows, columns={"choices": "choices"}, answer="letter")
     assert len({row["uid"] for row in split.rows}) == 2
-
-
-def test_choices_whose_right_one_has_a_column_of_its_own_are_shuffled(load):
-    rows = [
-        {"question": f"Which is {n}?", "no": "grass", "nor": "snow", "right": f"number {n}"}
-        for n in range(40)
-    ]
-    columns = {"answer": "right", "choices": ["no", "nor", "right"]}
-    split = load(rows, columns=columns)
-    assert set(answers(split)) == set("ABC")
-    for n, row in enumerate(split.rows):
-        assert f"\n{row['answer']}) number {n}\n" in row["prompt"][0]["content"]

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from gdro_lab.tasks.steps import KINDS, reward
+from gdro_lab.tasks.steps import KINDS, solution_reward
 from gdro_lab.tasks.world import read_world
 
 SIGNS = {"g": -1, "l": -1, "f": 1, "b": 1}
@@ -104,7 +104,7 @@ def test_the_last_number_of_a_solution_is_judged():
         "",
     ]
     texts = right + wrong
-    assert reward(texts, [answer] * len(texts)) == [1.0] * len(right) + [0.0] * len(wrong)
+    assert solution_reward(texts, [answer] * len(texts)) == [1.0] * len(right) + [0.0] * len(wrong)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from gdro.registry import method_names
 from gdro_lab.intervals import holm, paired_t
-from gdro_lab.microscope.judge import Judged, Setting, compare, judge
+from gdro_lab.microscope.judge import Judged, Setting, judge, scores_against
 from gdro_lab.microscope.pool import Pool, read_pool
 
 HERE = Path(__file__).parent
@@ -94,7 +94,7 @@ def registered(pool: Pool, condition: str, batch: dict) -> list[dict]:
 def scores(found: Judged, baseline: Judged) -> dict:
     """Ratios to the baseline with their intervals, and the parts that they are of."""
     row = {}
-    for score, (value, low, high) in compare(found, baseline).items():
+    for score, (value, low, high) in scores_against(found, baseline).items():
         row |= {score: value, f"{score}_low": low, f"{score}_high": high}
     whole = found.scores()
     return row | {name: whole[name] for name in ("variance", "variance_of_draws", "square")}

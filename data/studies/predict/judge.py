@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from gdro_lab.experiments.spelling import read_spelling
 from gdro_lab.experiments.table import read_study
-from gdro_lab.microscope.judge import Setting, compare, judge
+from gdro_lab.microscope.judge import Setting, judge, scores_against
 from gdro_lab.microscope.pool import read_pool
 
 HERE = Path(__file__).parent
@@ -56,7 +56,7 @@ def judge_all(pools: Path) -> None:
             variant = read_spelling(spelled)
             try:
                 judged = judge(pool, variant.method, SETTING, **variant.options)
-                found = compare(judged, baseline)
+                found = scores_against(judged, baseline)
                 row |= {score: value for score, (value, _, _) in found.items()}
             except ValueError as error:
                 row["refused"] = str(error)
