@@ -54,7 +54,7 @@ def batch_of(groups: list[dict[str, Any]], tokenizer: Any) -> Batch:
         scale = correct_R.std() + 1e-4
         for text, correct in zip(group["texts"], correct_R, strict=True):
             prompts.append(torch.tensor(prompt))
-            ids = tokenizer(text).input_ids + [tokenizer.eos_token_id]
+            ids = [*tokenizer(text).input_ids, tokenizer.eos_token_id]
             completions.append(torch.tensor(ids))
             advantages.append((correct - correct_R.mean()) / scale)
     pad = torch.nn.utils.rnn.pad_sequence

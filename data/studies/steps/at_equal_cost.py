@@ -7,8 +7,6 @@ read off the line between its two nearest checkpoints; the first is the base, wh
 nothing. Seconds are those of the processor.
 """
 
-from pathlib import Path
-
 import click
 import numpy as np
 import pandas as pd
