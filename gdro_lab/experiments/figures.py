@@ -146,10 +146,7 @@ def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -
     # as pandas asks: (labels, below and above, scores)
     errors = np.stack([value - low, high - value]).transpose(2, 0, 1)
     bar_groups(top, value, colors, yerr=errors)
-    drawn = [bars for bars in top.containers if isinstance(bars, BarContainer)]
-    for hatch, bars in zip(cycle(HATCHES), drawn):
-        for bar in bars:
-            bar.set_hatch(hatch)
+    _hatch(top, [*colors], colors)
     top.set_xticklabels([name.replace(" ", "\n").replace("-", "\n") for name in value.index])
     top.set(xlabel="", ylabel="held-out score", ylim=(0, 1))
     top.set_title("Scores: mean, 95% over seeds and prompts")
@@ -173,6 +170,15 @@ def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -
     right.axhline(profile.train.num_generations, **look)
     legend_below(figure)
     return figure
+
+
+def _hatch(axis: Axes, labels: list[str], colors: Colors) -> None:
+    """Hatch the bars of each label, in the order of drawing, with one pattern in all panels."""
+    hatch_of = dict(zip(colors, cycle(HATCHES), strict=False))
+    drawn = [bars for bars in axis.containers if isinstance(bars, BarContainer)]
+    for label, bars in zip(labels, drawn, strict=True):
+        for bar in bars:
+            bar.set_hatch(hatch_of[label])
 
 
 def _gains(axis: Axes, scores: pd.DataFrame, colors: Colors) -> tuple[pd.Series, pd.Series]:
@@ -207,6 +213,7 @@ def _last_fifth(axis: Axes, tables: Tables, colors: Colors) -> None:
         long = ends.melt(var_name="bin", ignore_index=False).reset_index()
         look = {"x": "bin", "y": "value", "hue": "label", "ax": axis, "legend": False}
         sns.barplot(long, palette=colors, saturation=1, errorbar=None, **look)
+        _hatch(axis, [*tables], colors)
         look |= {"dodge": True, "jitter": False, "size": 2.5}
         sns.stripplot(long, palette=dict.fromkeys(colors, "k"), **look)
     axis.set_xlabel("bin, 0 hardest (dots: seeds)")
