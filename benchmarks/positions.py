@@ -1,17 +1,18 @@
 """Do positions that begin at each row's first token help bfloat16? Texts of SmolLM2, left-padded.
 
-    python benchmarks/positions.py --batches 30 --gradients 6
+    python benchmarks/positions.py --gradients 5
 
 TRL pads prompts on the left and passes no positions, so a row begins at the number of its padding.
 Rotary positions are relative: in exact arithmetic nothing depends on that. Here each batch is
 computed in float32, and in bfloat16 (autocast, as trainings have it) both ways: the mean difference
-of a token's log-probability from float32's, and on the first batches the distance of the gradient
-of all weights from float32's. The texts are those of data/studies/smol-gym/base.jsonl, eight
-answers a prompt, four prompts with correct and wrong answers a batch; advantages are GRPO's.
+of a token's log-probability from float32's, and on some batches the distance of the gradient of all
+weights from float32's. The texts are those of data/studies/smol-gym/base.jsonl: sixty prompts with
+eight answers each, four prompts a batch. Advantages are GRPO's.
 """
 
 import argparse
 import json
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +40,12 @@ class Batch(NamedTuple):
     advantages_R: Tensor
 
 
+def last_number(text: str) -> str:
+    """As the profile reads an answer."""
+    numbers = re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", ""))
+    return numbers[-1] if numbers else ""
+
+
 def batch_of(groups: list[dict[str, Any]], tokenizer: Any) -> Batch:
     """The answers to some questions, prompts padded on the left and completions on the right."""
     prompts = []
@@ -50,7 +57,7 @@ def batch_of(groups: list[dict[str, Any]], tokenizer: Any) -> Batch:
             messages, add_generation_prompt=True, return_dict=False
         )
         answer = group["answer"]
-        correct_R = np.array([text.strip().rstrip(".").endswith(answer) for text in group["texts"]])
+        correct_R = np.array([last_number(text) == answer for text in group["texts"]])
         scale = correct_R.std() + 1e-4
         for text, correct in zip(group["texts"], correct_R, strict=True):
             prompts.append(torch.tensor(prompt))
@@ -121,20 +128,20 @@ def measure(model: Any, batch: Batch, with_gradient: bool) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batches", type=int, default=30)
-    parser.add_argument("--gradients", type=int, default=6, help="batches with a gradient")
-    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--gradients", type=int, default=5, help="batches with a gradient")
     options = parser.parse_args()
-    model = model_of(options.model)
+    model = model_of("smollm2")
     model.eval()
     tokenizer = AutoTokenizer.from_pretrained(model.config._name_or_path)
     groups = [json.loads(line) for line in TEXTS.read_text().splitlines()]
-    mixed = [group for group in groups if 0 < group["correct"] < len(group["texts"])]
-    rng = np.random.default_rng(0)
+    places = np.random.default_rng(0).permutation(len(groups)).reshape(-1, PROMPTS)
+    left = options.gradients
     rows = []
-    for number in range(options.batches):
-        chosen = [mixed[place] for place in rng.choice(len(mixed), PROMPTS, replace=False)]
-        rows.append(measure(model, batch_of(chosen, tokenizer), number < options.gradients))
+    for chosen in places:
+        batch = batch_of([groups[place] for place in chosen], tokenizer)
+        has_signal = bool(batch.advantages_R.any())
+        rows.append(measure(model, batch, with_gradient=has_signal and left > 0))
+        left -= has_signal
         print(json.dumps(rows[-1]), flush=True)
     table = pd.DataFrame(rows)
     table.loc["mean"] = table.mean()

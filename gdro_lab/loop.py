@@ -73,7 +73,8 @@ def train(
     Returns:
         The record: `observed.row` of each batch with rollouts_spent, tokens, replayed (kept texts
         in the loss), trained_tokens (whose advantage is not 0), mixed (`mixed_share`), seconds (of
-        the processor: other work beside it does not count) and controller_seconds, a part of them.
+        the processor, which other work and a GPU's own time do not change) and controller_seconds,
+        a part of them.
     """
     check("schedule", schedule, Literal["constant", "linear"])
     training = LoopTraining(model, tokenizer, rows, reward, controller, max_new_tokens, seed)

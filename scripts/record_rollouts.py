@@ -61,7 +61,6 @@ def rollouts_by_pass_rate(name: str, spelled: str, draw: int, bases: Path) -> pd
         controller,
         steps=profile.train.max_steps,
         prompts=prompts,
-        stream=world.spec.n_train == 0,
         learning_rate=rate,
         max_new_tokens=task.max_completion_tokens,
         seed=draw,

@@ -12,7 +12,7 @@ from gdro import GDROController, method_names, next_plan
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 [LOOP] = re.findall(r"```python\n(from gdro import GDROController.*?)```", README, re.DOTALL)
-SAMPLING = re.search(r"lambda positions_R: \[.*?\]", LOOP)[0]  # every second rollout is correct
+SAMPLING = re.search(r"lambda ids_R: \[.*?\]", LOOP)[0]  # every second rollout is correct
 UIDS = [f"prompt {n}" for n in range(80)]
 # what the method cannot know by itself
 OPTIONS = {"oracle": "rates=lambda uids: np.linspace(0, 1, len(uids))"}

@@ -83,7 +83,7 @@ def _advice(kind: str, counted_in: str) -> Iterator[str]:
     if kind == "verl" and counted_in == "characters":
         yield "    actor_rollout_ref.actor.use_prefix_grouper=True    # in verl: each prompt once"
     elif kind not in ("verl", "GDROTrainer"):
-        yield '    GDROConfig(gdro_method="grpo")    # in TRL, in place of GRPOConfig'
+        yield '    GDROConfig(gdro_method="grpo", gradient_checkpointing=False)    # in TRL'
 
 
 def _where(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -115,6 +115,11 @@ def load_own_state(trainer: GRPOTrainer, checkpoint: Path) -> None:
 
     Refusal where the prompts of the data set, or settings by which they come, have changed.
     """
+    if trainer.args.sync_ref_model:
+        logger.warning(
+            "sync_ref_model: the reference model is not in a checkpoint, and starts from the "
+            "weights of the first model again"
+        )
     if is_foreign(checkpoint):
         logger.warning(f"{checkpoint} is GRPOTrainer's: the controller starts without history")
         return

@@ -83,16 +83,25 @@ def warn_of_rewards(args: GDROConfig, names: Sequence[str]) -> None:
 
 
 def with_costs(
-    row: Mapping[str, Any], global_step: int, cost: Cost, signal: Signal
+    row: Mapping[str, Any], method: str, global_step: int, cost: Cost, signal: Signal
 ) -> dict[str, Any]:
-    """A batch's row in the trainer's record: the controller's, with what the batch has cost."""
-    return {
-        **row,
+    """The row of a batch in the trainer's record: the controller's, with what the batch has cost.
+
+    ValueError where the method's report has one of the trainer's entries.
+    """
+    about = {
         "global_step": global_step,
         "rollouts_spent": cost.rollouts,
         "tokens": cost.tokens,
         "signal": float(np.mean(signal.advantages_R != 0)),
     }
+    taken = sorted(row.keys() & {*about, "trained_tokens"})
+    if taken:
+        raise ValueError(
+            f"report of gdro_method={method!r} must leave the trainer's entries alone, got "
+            f"{taken}; name its own otherwise"
+        )
+    return {**row, **about}
 
 
 def log_advantages(logs: Mapping[str, Any], metrics: Mapping[str, list], signal: Signal) -> None:

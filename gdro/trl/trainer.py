@@ -277,7 +277,7 @@ class GDROTrainer(GRPOTrainer):
         if row is None:
             return signal
         step = self.state.global_step
-        self.record.append(logs.with_costs(row, step, cost, signal))
+        self.record.append(logs.with_costs(row, self.controller.name, step, cost, signal))
         self.groups.append(inspection.groups_of(plan, samples, step + 1))
         for name, number in logs.numbers_to_log(row, self.bin_names, self.args.log_bins).items():
             self._metrics["train"][f"gdro/{name}"].append(number)

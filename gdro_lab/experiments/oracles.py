@@ -4,7 +4,7 @@ No method can know these in a training; the loop computes them because its model
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +45,8 @@ def loop_controller(
         oracle: of the task; without one, only the options are checked.
     """
     options = dict(variant.options)
-    told = ORACLES.get(variant.method)
-    if oracle is not None and told is not None:
-        options = {told: getattr(oracle, told)} | options
+    if oracle is not None:
+        options = _with_oracle(oracle, variant.method, options)
     if variant.groups == "family":
         options.pop("groups", None)
         families = {"any": "family"} if oracle is None else oracle.groups
@@ -64,6 +63,20 @@ def loop_controller(
         mean_rollouts=mean_rollouts,
         seed=seed,
     )
+
+
+def _with_oracle(oracle: Oracle, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a method, or of the part of it that draws, with what the oracle tells it."""
+    if method in ORACLES:
+        return {ORACLES[method]: getattr(oracle, ORACLES[method])} | dict(options)
+    if method != "composed" or "draw" not in options:
+        return dict(options)
+    spelled = options["draw"]
+    parts = {spelled: {}} if isinstance(spelled, str) else spelled
+    return {
+        **options,
+        "draw": {name: _with_oracle(oracle, name, part) for name, part in parts.items()},
+    }
 
 
 def make_oracle(task: Task, model: Any, tokenizer: Any) -> Oracle:

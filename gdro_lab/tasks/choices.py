@@ -73,6 +73,9 @@ class Columns(Strict):
         """The schema of these columns, with the key read in this way."""
         problem = _names(self.problem)
         choices = () if self.choices is None else _names(self.choices)
+        for name, columns in {"problem": problem, "choices": choices}.items():
+            if len(set(columns)) < len(columns):
+                raise ValueError(f"columns.{name} must have each once, got {list(columns)}")
         if self.answer in problem:
             raise ValueError(f"columns.problem must leave out the answer, got {list(problem)}")
         _check_reader(reader, bool(choices))

@@ -1,13 +1,12 @@
 """Each configuration minus GRPO where both have spent the same, in pairs by replicate.
 
-    python data/studies/steps/at_equal_cost.py [--study steps/study]
+    python data/studies/steps/at_equal_cost.py
 
 Of a pair, the one that has spent less at its end sets the cost. The other's score at that cost is
 read off the line between its two nearest checkpoints; the first is the base, which has spent
 nothing. Seconds are those of the processor.
 """
 
-import click
 import numpy as np
 import pandas as pd
 
@@ -45,10 +44,8 @@ def differences(
     return np.array(found), float(np.mean(parts))
 
 
-@click.command()
-@click.option("--study", default="steps/study", show_default=True)
-def main(study: str) -> None:
-    rows = read_study(study)
+def main() -> None:
+    rows = read_study("steps/study")  # one learning rate
     table = []
     for configuration in sorted(set(rows.configuration) - {BASE, BASELINE}):
         for cost, title in COSTS.items():
@@ -60,7 +57,7 @@ def main(study: str) -> None:
                 row[METRICS[score]] = f"{interval.mean:+.3f} ±{interval.half:.3f}"
                 row["replicates"] = len(pairs)
             table.append(row)
-    click.echo(pd.DataFrame(table).to_markdown(index=False, disable_numparse=True))
+    print(pd.DataFrame(table).to_markdown(index=False, disable_numparse=True))
 
 
 if __name__ == "__main__":
