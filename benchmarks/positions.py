@@ -12,7 +12,6 @@ eight answers each, four prompts a batch. Advantages are GRPO's.
 
 import argparse
 import json
-import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +22,8 @@ import torch
 from step import model_of
 from torch import Tensor
 from transformers import AutoTokenizer
+
+from gdro_lab.tasks.numerals import read_last_number
 
 TEXTS = Path(__file__).parents[1] / "data/studies/smol-gym/base.jsonl"
 PROMPTS = 4  # of a batch
@@ -40,12 +41,6 @@ class Batch(NamedTuple):
     advantages_R: Tensor
 
 
-def last_number(text: str) -> str:
-    """As the profile reads an answer."""
-    numbers = re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", ""))
-    return numbers[-1] if numbers else ""
-
-
 def batch_of(groups: list[dict[str, Any]], tokenizer: Any) -> Batch:
     """The answers to some questions, prompts padded on the left and completions on the right."""
     prompts = []
@@ -57,7 +52,7 @@ def batch_of(groups: list[dict[str, Any]], tokenizer: Any) -> Batch:
             messages, add_generation_prompt=True, return_dict=False
         )
         answer = group["answer"]
-        correct_R = np.array([last_number(text) == answer for text in group["texts"]])
+        correct_R = np.array([read_last_number(text) == answer for text in group["texts"]])
         scale = correct_R.std() + 1e-4
         for text, correct in zip(group["texts"], correct_R, strict=True):
             prompts.append(torch.tensor(prompt))

@@ -18,16 +18,14 @@ COSTS = {"rollouts": "rollouts", "trained_tokens": "trained tokens", "seconds": 
 SCORES = ("mean_at_8", "pass_at_8", "training_mix_mean")
 
 
-def score_at(course: pd.DataFrame, cost: str, spent: float, score: str) -> float:
-    """The score of a run where it has spent so much, from its checkpoints and the base."""
+def scores_at(course: pd.DataFrame, cost: str, spent: float) -> np.ndarray:
+    """The scores of a run where it has spent so much, from its checkpoints and the base."""
     course = course.sort_values(cost)
-    return float(np.interp(spent, course[cost], course[score]))
+    return np.array([np.interp(spent, course[cost], course[score]) for score in SCORES])
 
 
-def differences(
-    rows: pd.DataFrame, configuration: str, cost: str, score: str
-) -> tuple[np.ndarray, float]:
-    """Minus GRPO at equal cost, (S,) by replicate, and that cost as a part of GRPO's whole."""
+def differences(rows: pd.DataFrame, configuration: str, cost: str) -> tuple[np.ndarray, float]:
+    """Each score minus GRPO's at equal cost, by replicate, and that cost as a part of GRPO's."""
     found = []
     parts = []
     for _, of_replicate in rows.groupby("replicate"):
@@ -38,8 +36,7 @@ def differences(
         course = pd.concat([start, courses[configuration]])
         baseline = pd.concat([start, courses[BASELINE]])
         spent = min(course[cost].max(), baseline[cost].max())
-        reached = score_at(course, cost, spent, score)
-        found.append(reached - score_at(baseline, cost, spent, score))
+        found.append(scores_at(course, cost, spent) - scores_at(baseline, cost, spent))
         parts.append(spent / baseline[cost].max())
     return np.array(found), float(np.mean(parts))
 
@@ -49,14 +46,12 @@ def main() -> None:
     table = []
     for configuration in sorted(set(rows.configuration) - {BASE, BASELINE}):
         for cost, title in COSTS.items():
-            row: dict[str, object] = {"configuration": configuration, "at equal": title}
-            for score in SCORES:
-                pairs, part = differences(rows, configuration, cost, score)
-                interval = paired_t(pairs)
-                row["of GRPO's"] = f"{part:.2f}"
+            pairs, part = differences(rows, configuration, cost)
+            row = {"configuration": configuration, "at equal": title, "of GRPO's": f"{part:.2f}"}
+            for score, of_score in zip(SCORES, pairs.T, strict=True):
+                interval = paired_t(of_score)
                 row[METRICS[score]] = f"{interval.mean:+.3f} ±{interval.half:.3f}"
-                row["replicates"] = len(pairs)
-            table.append(row)
+            table.append(row | {"replicates": len(pairs)})
     print(pd.DataFrame(table).to_markdown(index=False, disable_numparse=True))
 
 
