@@ -27,16 +27,13 @@ install = ( command -v uv >/dev/null \
 	&& uv pip install --quiet --python $(1)/bin/python $(2) ) \
 	|| $(1)/bin/pip install --quiet --disable-pip-version-check $(2)
 
-.PHONY: run smol pool figures notebooks docs test test-gpu test-oldest lab slides setup setup-engines bench lint clean
+.PHONY: run smol figures notebooks docs test test-gpu test-oldest lab slides setup setup-engines bench lint clean
 
 run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny), in runs/
 	@gdro run $(PROFILE) --cores $(CORES)
 
 smol: .venv-vllm/ready  ## train a pretrained model, GRPO and pivotal: a table, figures, texts before and after
 	@.venv-vllm/bin/gdro run smol --cores $(CORES)
-
-pool: $(READY)  ## the stored pool of gradients again, data/pools/rare-hard.npz: two minutes
-	python -m gdro_lab.microscope make data/pools/rare-hard.npz --width 32 --flat
 
 figures: run notebooks  ## redraw figures/: those of the tiny profile's runs and of the teaching notebooks
 	papermill --no-progress-bar notebooks/06_results.ipynb runs/$(PROFILE)/06_results.ipynb -p profile $(PROFILE)
