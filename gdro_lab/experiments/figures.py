@@ -100,7 +100,7 @@ def paper_figures(profile: Profile, runs: list[dict], scores: pd.DataFrame) -> d
     """Figures 1 and 3 to 9 and learning curves by file name, where the profile has the methods."""
     rewards = {profile.label(v): series(runs, v, "mean_reward")[0] for v in profile.variants}
     reward = smooth(pd.DataFrame(rewards))
-    title = "Training reward: no score, since a method may choose what it is a mean of"
+    title = "Training rewards cannot rank methods that choose their prompts"
     panels = {"": ("mean reward of the batch", reward)}
     drawn = {"fig1_overview": results_overview(profile, runs, scores)}
     drawn["learning_curves"] = trends(panels, label_colors(profile), title)
@@ -342,4 +342,4 @@ def _distributions(kinds: Tables, what: str) -> tuple[Trends, str]:
     data, other = panels["Mean bin index"][1].to_numpy().T
     ahead = np.nanmean(other - data)
     side = "easier" if ahead > 0 else "harder"
-    return panels, f"{what} lies {abs(ahead):.2f} bins {side} than the prompts"
+    return panels, f"{what} lies {abs(ahead):.2f} bins {side} than the prompts over the run"
