@@ -18,8 +18,7 @@ A method overrides what it changes; all defaults of `Method` together are GRPO. 
         def advantages(self, batch):
             return batch.centred_R
 
-They compose by name: GDROController("composed", draw="even_odds", rollouts="failures"), with
-`gdro.peers.composed`. Axes: P prompts, R rollouts, B bins, D prompts of the data set.
+Axes: P prompts, R rollouts, B bins, D prompts of the data set.
 """
 
 from dataclasses import dataclass, field

@@ -1,17 +1,4 @@
-"""One plan from its first rollouts to the last that `extend` asks for.
-
-In a loop of your own:
-
-    def sample_and_reward(group_ids_R):  # the rollouts of one round
-        texts = generate([prompts[plan.uids[g]] for g in group_ids_R])
-        return [reward(text) for text in texts]
-
-
-    plan = next_plan(controller, all_uids, 32)
-    samples = sample_in_rounds(controller, plan, sample_and_reward)
-    observed = controller.observe(
-        plan, samples.group_ids_R, samples.rewards_R, correct=samples.correct_R
-    )
+"""One plan from its first rollouts to the last that `extend` asks for (docs/methods.md has a loop).
 
 Axes: D prompts of the data set, P prompts of a batch, R rollouts.
 """

@@ -44,7 +44,6 @@ STEPS = 3  # of a training
 TOKENS = 4  # of a completion
 # of methods that do little, or nothing, without them
 OPTIONS: dict[str, dict[str, Any]] = {
-    "composed": {"draw": "pivotal", "rollouts": "rollout", "advantages": {"pkpo": {"k": 2}}},
     "oracle": {"rates": lambda uids: np.asarray(uids) % 10 / 10},
     "pivotal_replay": {"prompts": 4, "start_at": 2},
     "raft": {"prompts": 4},

@@ -121,8 +121,6 @@ def test_the_record_of_a_step_by_hand():
     [
         ("failure_rate", "prompt", (1 / 4 + 1) / 2),
         ("failure_rate", "rollout", (1 + 2) / 6),
-        ("spread", "prompt", (1 / 4 + 0) / 2),
-        ("spread", "rollout", (4 * 1 / 4 + 0) / 6),
         ("surrogate", "prompt", (2.5 + 10) / 2),
         ("surrogate", "rollout", (10 + 20) / 6),
     ],

@@ -174,20 +174,13 @@ def test_what_a_method_does_wrong_is_said_early(monkeypatch):
         GDROController(NeedsNoLosses())
     with pytest.raises(ValueError, match=r"Draws.*'draws'.*'draw'"):
         GDROController(Draws())
-    for method, parts in (("Forgetful", {}), ("composed", {"draw": "Forgetful"})):
-        with pytest.raises(ValueError, match=r"'Forgetful'.*start.*'x'"):
-            GDROController(method, **parts)
+    with pytest.raises(ValueError, match=r"'Forgetful'.*start.*'x'"):
+        GDROController("Forgetful")
     with pytest.raises(ValueError, match="kept"):
         GDROController(Tupled())
     controller = GDROController(Overwriting())
     with pytest.raises(ValueError, match=r"report.*'share'"):
         controller.observe(controller.plan([1]), [0], [1])
-    for parts in ({"draw": "pivotal_replay"}, {"advantages": "raft"}, {"weights": "dapo"}):
-        [(role, name)] = parts.items()
-        with pytest.raises(ValueError, match=f"{role}.*{name}"):
-            GDROController("composed", **parts)
-    with pytest.raises(ValueError, match=r"draw.*'prompt'"):  # which draws by action="resample"
-        GDROController("composed", draw="prompt")
 
 
 def test_rounds_leave_out_what_has_no_reward():

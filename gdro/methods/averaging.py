@@ -33,5 +33,4 @@ class AveragingMethod(Method):
     def weights(self, batch: Batch) -> np.ndarray:
         if self.averaging == "rollout":
             return np.ones(len(batch))
-        # 1 where n̄ rollouts came back; in `composed`, another method may have moved them
         return self.run.mean_rollouts / batch.trials_P

@@ -106,8 +106,6 @@ SIGNALS: dict[str, Callable[[Batch], np.ndarray]] = {  # the loss of a prompt th
     "failure_rate": lambda batch: 1.0 - batch.hits_P / batch.trials_P,
     # (6)–(7) as printed: on-policy it is β·KL, which is too small to change a weight
     "surrogate": lambda batch: batch.losses_P,
-    # unbiased variance of its rewards, whose expectation is free of n; NaN at n = 1
-    "spread": lambda batch: batch.variance_P,
 }
 
 
@@ -121,7 +119,7 @@ class PromptGDRO(AveragingMethod):
 
     prompt: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `PromptAdversary`, but for num_bins, which the controller has."""
-    signal: Literal["failure_rate", "surrogate", "spread"] = "failure_rate"
+    signal: Literal["failure_rate", "surrogate"] = "failure_rate"
     """The loss of a prompt; see `SIGNALS`."""
     action: Literal["reweight", "resample"] = "reweight"
     """"reweight" scales advantages, (16); "resample" draws the prompts with probabilities q."""
@@ -142,8 +140,6 @@ class PromptGDRO(AveragingMethod):
         self.prompt_adversary = checks.build(
             "prompt", PromptAdversary, self.prompt, num_bins=run.num_bins
         )
-        if self.signal == "spread":  # a single rollout shows none
-            checks.check("mean_rollouts", run.mean_rollouts, gt=1)
 
     @property
     def draws(self) -> bool:

@@ -3,6 +3,6 @@
 Importing this package registers them all; `gdro.find_method` does so for a name not known yet.
 """
 
-from gdro.peers import advantages, composed, draws, replay, rollouts, rounds
+from gdro.peers import advantages, draws, replay, rollouts, rounds
 
-__all__ = ["advantages", "composed", "draws", "replay", "rollouts", "rounds"]
+__all__ = ["advantages", "draws", "replay", "rollouts", "rounds"]

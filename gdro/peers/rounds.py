@@ -51,29 +51,23 @@ class DARS(Pilot):
 
     Advantages are Dr. GRPO's, r_ij − μ_i: those of n rollouts at accuracy a sum to
     S = Σ|A| = 2 n a (1 − a). A pilot of n rollouts measures a; where a < ½, rollouts are added
-    until S reaches
-
-        "equal":    that of a prompt at a = ½, n/2, so that Δ = ⌈n (1/(4 a (1 − a)) − 1)⌉;
-        "hardness": 2 (1 − a) times as much, so that Δ = ⌈n (1/(2a) − 1)⌉;
-
-    as many as n_max allows where a = 0, none where a ≥ ½. Source: the paper, and its public scripts
+    until S reaches that of a prompt at a = ½, n/2, so that Δ = ⌈n (1/(4 a (1 − a)) − 1)⌉: as many
+    as n_max allows where a = 0, none where a ≥ ½. Source: the paper, and its public scripts
     (`grpo_use_std=False`, pilot 8, n_max 32; they set a = 0 to 1/(2n), which reaches n_max there).
 
     The step's whole budget is spent. Where the Δ, which the paper adds on top, ask for more than
     the pilot left, they are scaled down; where they ask for less, the rest goes to all prompts
     evenly. `dars:prompts=48` in the arena leaves more to them. Left out: large batches in
-    full-batch epochs (its "breadth"), two updates a batch, and dropping groups without a signal.
+    full-batch epochs (its "breadth"), two updates a batch, dropping groups without a signal, and
+    the schedule "hardness", which asks for 2 (1 − a) times as much.
     """
-
-    schedule: Literal["equal", "hardness"] = "equal"
-    """Which S hard prompts reach, see above."""
 
     def extend(self, batch: Batch, left: int, rng: np.random.Generator) -> np.ndarray | None:
         room = self.run.n_max - self.pilot
         # a = 0 asks without bound, and is clipped to n_max below
         a_P = np.clip(batch.hits_P / batch.trials_P, 1e-9, 0.5)
-        factor_P = 1 / (2 * a_P) if self.schedule == "hardness" else 1 / (4 * a_P * (1 - a_P))
-        delta_P = np.minimum(np.ceil(batch.trials_P * (factor_P - 1) - 1e-9), room).astype(int)
+        wanted_P = batch.trials_P * (1 / (4 * a_P * (1 - a_P)) - 1)
+        delta_P = np.minimum(np.ceil(wanted_P - 1e-9), room).astype(int)
         spare = left - int(delta_P.sum())
         if spare > 0:
             delta_P = spread_evenly(delta_P, spare, np.full(len(batch), room), rng)

@@ -21,21 +21,6 @@ IMAGES = {"image", "images"}
 BEYOND_TEXT = {"tools", "rollout_func", "environment_factory", *IMAGES}
 
 
-# the options that are read once, when a trainer is made
-READ_ONCE = (
-    "gdro_method",
-    "gdro_preset",
-    "gdro_options",
-    "success_reward",
-    "uid_column",
-    "group_column",
-    "pass_rate_column",
-    "pass_rate_rollouts",
-    "advantage_std",
-    "advantage_clip",
-)
-
-
 @dataclass
 class GDROConfig(GRPOConfig):
     """GRPOConfig with the choices of GDRO.
@@ -110,7 +95,8 @@ def options_of(args: GDROConfig) -> dict[str, Any]:
 
 def choices_of(args: GDROConfig) -> dict[str, str]:
     """The options that a trainer reads once, as text: what is in `gdro_options` may change too."""
-    return {name: repr(getattr(args, name)) for name in READ_ONCE}
+    read_once = GDROConfig.__annotations__.keys() - {"trim_batches", "log_bins"}
+    return {name: repr(getattr(args, name)) for name in read_once}
 
 
 def follow(trainer: GRPOTrainer) -> None:

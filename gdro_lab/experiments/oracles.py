@@ -4,7 +4,7 @@ No method can know these in a training; the loop computes them because its model
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +45,9 @@ def loop_controller(
         oracle: of the task; without one, only the options are checked.
     """
     options = dict(variant.options)
-    if oracle is not None:
-        options = _with_oracle(oracle, variant.method, options)
+    if oracle is not None and variant.method in ORACLES:
+        asked = ORACLES[variant.method]
+        options = {asked: getattr(oracle, asked)} | options
     if variant.groups == "family":
         options.pop("groups", None)
         families = {"any": "family"} if oracle is None else oracle.groups
@@ -63,20 +64,6 @@ def loop_controller(
         mean_rollouts=mean_rollouts,
         seed=seed,
     )
-
-
-def _with_oracle(oracle: Oracle, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a method, or of the part of it that draws, with what the oracle tells it."""
-    if method in ORACLES:
-        return {ORACLES[method]: getattr(oracle, ORACLES[method])} | dict(options)
-    if method != "composed" or "draw" not in options:
-        return dict(options)
-    spelled = options["draw"]
-    parts = {spelled: {}} if isinstance(spelled, str) else spelled
-    return {
-        **options,
-        "draw": {name: _with_oracle(oracle, name, part) for name, part in parts.items()},
-    }
 
 
 def make_oracle(task: Task, model: Any, tokenizer: Any) -> Oracle:

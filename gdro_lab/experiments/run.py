@@ -175,9 +175,7 @@ class Run:
     def _methods_hash(self, method: str) -> str | None:
         """Hash of `methods_from` if the method is from it: a changed file makes another run."""
         package = find_method(method).__module__.partition(".")[0]
-        # a part of "composed" may be from it
-        is_ours = package in ("gdro", "gdro_lab") and method != "composed"
-        if self.methods_from is None or is_ours:
+        if self.methods_from is None or package in ("gdro", "gdro_lab"):
             return None
         return hashlib.sha256(Path(self.methods_from).read_bytes()).hexdigest()
 

@@ -5,7 +5,6 @@ prompt:prompt.eta=3          with an option, here an entry of a dictionary
 prompt:groups=family         with the task's families in place of difficulty bins
 grpo:prompts=64              with the same rollouts a step on 64 prompts
 pivotal@2e-4                 only at this learning rate
-composed:draw=pivotal:advantages.pkpo.k=4    see gdro.peers.composed
 """
 
 import json

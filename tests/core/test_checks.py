@@ -45,7 +45,6 @@ COARSE = torch.zeros(2, 2, dtype=torch.bfloat16)  # which numpy cannot read
         (lambda: GDROController("both", n_min=5), ("Run", "mean_rollouts", "4")),
         (lambda: GDROController("both", rollout={"n_max": 8}), ("n_max", "8")),  # the controller's
         (lambda: GDROController("grpo", bins={1: 2}), ("bins", "1")),
-        (lambda: GDROController("composed", draw={"pivotal": 3}), ("'pivotal'", "3")),
         (lambda: GDROController("promt"), ("method", "'promt'")),
         (lambda: GDROController("pivotal", k=0), ("Pivotal", "k", "0")),
         (lambda: GDROController("dars", pilot=4), ("pilot", "4")),  # no less than the budget

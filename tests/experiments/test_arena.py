@@ -78,10 +78,9 @@ def test_an_oracle_knows_families_and_pass_rates(tmp_path):
     counts = loop.evaluate(model, tokenizer, task.train, embedded.reward, 2000, 6, seed=0)
     assert rates.max() > 0.05
     np.testing.assert_allclose(counts.successes_P / 2000, rates, atol=5 * (0.25 / 2000) ** 0.5)
-    for spelling in ("family_even", "composed:draw=family_even:advantages=pkpo"):
-        controller = loop_controller(read_spelling(spelling), 4, 0, oracle)
-        families = [task.train[d]["family"] for d in controller.draw(uids, 4)]
-        assert sorted(families) == ["a", "a", "b", "b"]
+    controller = loop_controller(read_spelling("family_even"), 4, 0, oracle)
+    families = [task.train[d]["family"] for d in controller.draw(uids, 4)]
+    assert sorted(families) == ["a", "a", "b", "b"]
 
 
 CONTEST = """

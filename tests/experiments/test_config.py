@@ -156,20 +156,3 @@ def test_packages_that_a_profile_needs_are_asked_for_first(monkeypatch, name, he
     profile = load_profile(name)
     with pytest.raises(ValueError, match=named) if named else nullcontext():
         play.check_installed([profile.run(variant, 0) for variant in profile.variants])
-
-
-def test_a_part_of_your_own_counts_in_the_identity_of_a_composed_method(profile_of, tmp_path):
-    file = tmp_path / "mine.py"
-    code = """from gdro import Method, register
-@register("part_of_mine")
-class Mine(Method):
-    def weights(self, batch):
-        return super().weights(batch)
-"""
-    file.write_text(code)
-    parts = {"method": "composed", "options": {"weights": "part_of_mine"}}
-    profile = profile_of(methods_from=str(file), variants={"a": parts, "grpo": GRPO})
-    before = {name: profile.run(name, 0).settings for name in ("a", "grpo")}
-    file.write_text(code + "# changed\n")
-    assert profile.run("a", 0).settings != before["a"]
-    assert profile.run("grpo", 0).settings == before["grpo"]

@@ -87,7 +87,7 @@ def test_a_method_may_answer_in_numpy_and_have_options_beside_its_parents(monkey
             self.mine = mine
 
     monkeypatch.setitem(METHODS, "further", Further)
-    assert GDROController("further", mine=2, signal="spread").method.mine == 2
+    assert GDROController("further", mine=2, signal="surrogate").method.mine == 2
     given = {"x": np.array([1.0, np.nan]), "y": (np.float32(2), True), "z": np.inf}
     answers = {"report": given, "ready": np.bool_(True), "replay": [[0], np.ones(1)]}
     controller = GDROController(Answers(**answers))

@@ -175,8 +175,6 @@ def test_coba_prefers_harder_prompts_as_failures_fall():
     [
         # a = ¼: ⌈4 (4/3 − 1)⌉ = 2; a = 0 all room, 8; none from ½ on: 1.6 and 6.4 of 8
         ("dars", PILOT, ([1, 0, 0, 0], [0] * 4, [1, 1, 0, 0], [1] * 4), 8, [2, 6, 0, 0]),
-        # hardness: a = ¼ asks for 4 (2 − 1) = 4 beside 8
-        ("dars", PILOT | {"schedule": "hardness"}, ([1, 0, 0, 0], [0] * 4, [1] * 4), 9, [3, 6, 0]),
         # what is asked for, then the rest evenly
         ("dars", PILOT, ([1, 0, 0, 0], [1] * 4, [1, 1, 0, 0]), 5, [3, 1, 1]),
         ("dars", {}, ([1, 0], [1, 1]), 4, [2, 2]),

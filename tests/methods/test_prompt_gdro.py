@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gdro import GDROController, PromptAdversary
+from gdro import PromptAdversary
 
 
 @st.composite
@@ -70,8 +70,3 @@ def test_large_steps_without_clip_or_cap_stay_finite(eta, loss):
     assert (prompt.weights() > 0).all()
     assert prompt.probabilities().sum() == pytest.approx(1)
     assert prompt.probabilities().argmax() == (0 if loss > 0 else 2)
-
-
-def test_one_rollout_has_no_spread():
-    with pytest.raises(ValueError, match="mean_rollouts"):
-        GDROController("prompt", mean_rollouts=1, signal="spread")
