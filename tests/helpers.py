@@ -28,6 +28,10 @@ def write_lines(path, rows):
     return path
 
 
+def answers(split):
+    return [row["answer"] for row in split.rows]
+
+
 def state_of(controller):
     """What a checkpoint holds, as text."""
 

@@ -3,11 +3,11 @@
 import re
 import shlex
 from dataclasses import MISSING, fields, is_dataclass
-from pathlib import Path
 
 import nbformat
 import pytest
 from helpers import own_methods
+from processes import REPOSITORY as ROOT
 from ruamel.yaml import YAML
 
 from gdro import PromptAdversary, RolloutAdversary, find_method
@@ -17,7 +17,6 @@ from gdro_lab.experiments.blocks import TrainChoice, Variant
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.tasks import MathChoice
 
-ROOT = Path(__file__).parent.parent
 FOLDERS = "*.md", "docs/**/*.md", "docs/*.ipynb", "data/README.md", "notebooks/*.ipynb"
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(folder))
 

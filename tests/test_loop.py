@@ -24,16 +24,6 @@ def tokenizer(base):
     return AutoTokenizer.from_pretrained(base)
 
 
-class Rounds(Method):
-    """Half of the rollouts at first, the rest to the first prompts."""
-
-    def allocate(self, prompts, budget, rng):
-        return np.full(len(prompts), 2)
-
-    def extend(self, batch, left, rng):
-        return np.where(np.arange(len(batch)) < len(batch) // 2, 2 * left // len(batch), 0)
-
-
 class EverySecond(Method):
     """Takes a step only after every second batch."""
 
@@ -129,7 +119,7 @@ def test_a_batch_without_signal_changes_nothing(model, tokenizer):
     assert torch.equal(weights(model), before)
 
 
-@pytest.mark.parametrize("method", [Rounds(), "both"])
+@pytest.mark.parametrize("method", ["dars", "both"])
 def test_what_a_method_asks_for_is_spent(model, tokenizer, method):
     assert [row["rollouts_spent"] for row in run(model, tokenizer, method, steps=2)] == [32, 32]
 
@@ -197,15 +187,3 @@ def test_bad_input_is_refused(model, tokenizer):
     model.config.model_type = "llama"
     with pytest.raises(ValueError, match="Qwen3"):
         run(model, tokenizer)
-
-
-def test_a_reward_gets_the_columns_that_only_some_rows_have(tokenizer):
-    given = {}
-
-    def reward(prompts, completions, **columns):
-        given.update(columns)
-        return [0.0] * len(prompts)
-
-    rows = [{"prompt": "1", "uid": 0}, {"prompt": "2", "uid": 1, "hint": "odd"}]
-    loop.rewards_of(tokenizer, rows, torch.zeros(2, 1, dtype=torch.long), reward)
-    assert given == {"uid": [0, 1], "hint": [None, "odd"]}

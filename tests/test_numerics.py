@@ -1,7 +1,6 @@
 """The numerics: an explicit call, and nothing that an import or a controller changes."""
 
 import os
-import platform
 import subprocess
 import sys
 from unittest.mock import patch
@@ -65,33 +64,3 @@ def test_what_the_call_set_for_torch_is_taken_back_and_nothing_else(monkeypatch)
     left = {name: os.environ.get(name) for name in numerics.VARIABLES}
     taken_back = {"ATEN_CPU_CAPABILITY": None, "TORCHINDUCTOR_CACHE_DIR": None}
     assert left == numerics.VARIABLES | taken_back | {"MKL_CBWR": "AVX2"}
-
-
-CACHE = """
-import sys
-from gdro_lab import numerics
-
-numerics.fix()
-if sys.argv[1] == "free":
-    numerics.leave_torch_free()
-from torch._inductor.runtime.cache_dir_utils import cache_dir
-
-print(cache_dir())
-"""
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="kernels of x86 processors")
-def test_compiled_code_is_not_taken_for_other_kernels(tmp_path):
-    """With one cache for both, the second process dies of a corrupted heap where AVX-512 is."""
-    clean = {name: os.environ[name] for name in os.environ.keys() - numerics.VARIABLES}
-    folders = set()
-    for kernels in ("fixed", "free"):
-        done = subprocess.run(
-            [sys.executable, "-c", CACHE, kernels],
-            env=clean | {"TMPDIR": str(tmp_path)},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        folders.add(done.stdout)
-    assert len(folders) == 2

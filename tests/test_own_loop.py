@@ -1,15 +1,14 @@
 """The README's loop runs as it is printed, with every method."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import own_methods
+from processes import REPOSITORY as ROOT
 
 from gdro import GDROController, method_names, next_plan
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 [LOOP] = re.findall(r"```python\n(from gdro import GDROController.*?)```", README, re.DOTALL)
 SAMPLING = re.search(r"lambda ids_R: \[.*?\]", LOOP)[0]  # every second rollout is correct
@@ -46,14 +45,6 @@ def test_the_printed_loop_runs(name):
         assert len(observed.advantages) <= 4 * 32
         assert names["controller"].step == batch
     assert isinstance(observed.ready, bool)
-
-
-def test_the_site_shows_the_same_lines():
-    page = (ROOT / "docs" / "index.md").read_text("utf-8")
-    start = re.search(r"literalinclude.*?start-at: (from gdro import GDRO.*?)\n", page, re.DOTALL)[
-        1
-    ]
-    assert LOOP.startswith(start)
 
 
 def test_without_a_draw_each_epoch_has_every_prompt_once_and_repeats():

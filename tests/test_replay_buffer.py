@@ -13,48 +13,23 @@ from gdro import GDROController, Method, register
 from gdro.methods.replay import PivotalReplay, replay_weights
 from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab import loop
-from gdro_lab.buffer import ReplayBuffer, is_whole
+from gdro_lab.buffer import ReplayBuffer
 
 pytestmark = TRAINS
 
 
 def test_the_buffer_keeps_the_newest_distinct_successes():
     buffer = ReplayBuffer(size=2)
-    for uid, text in [("a", [1, 2]), ("b", [5]), ("a", [3]), ("a", [1, 2]), ("a", [4, 4, 4])]:
-        buffer.add(uid, text, key=str(text))
+    for uid, text in [("a", [1, 2]), ("b", [5]), ("a", [6]), ("a", [3]), ("a", [4, 4, 4])]:
+        buffer.add(uid, text, key=str(sum(text)))  # [3] reads as [1, 2] does
     assert buffer.uids == ["a", "b"]
     uids, texts, weights = buffer.rows(np.array([1, 0]), np.array([3.0, 8.0]))
     assert list(zip(uids, texts, weights, strict=True)) == [
         ("b", (5,), 3.0),
-        ("a", (3,), 4.0),
+        ("a", (6,), 4.0),
         ("a", (4, 4, 4), 4.0),
     ]
     assert ReplayBuffer().rows(np.zeros(0, int), np.zeros(0))[0] == []
-
-
-def test_texts_that_read_the_same_are_one():
-    buffer = ReplayBuffer(size=2)
-    buffer.add("a", [7, 8, 1], key="go")
-    buffer.add("a", [9, 1], key="go")
-    assert buffer.rows(np.array([0]), np.ones(1))[1] == [(7, 8, 1)]
-
-
-@pytest.mark.parametrize(
-    ("text", "whole"),
-    [
-        ([5, 6, 1], True),
-        ([5, 2], True),  # there are two ends
-        ([5, 6], False),
-        ([], False),
-        ([1], False),
-        ([5, 0, 1], False),
-        ([0, 5, 1], False),
-        ([5, 2, 1], False),
-        ([5, 0], False),
-    ],
-)
-def test_a_whole_text_ends_and_has_no_special_token_inside(text, whole):
-    assert is_whole(text, ends={1, 2}, specials={0, 1}) == whole
 
 
 def test_the_weight_fades_as_a_prompt_is_solved():
@@ -162,10 +137,6 @@ def test_the_gradient_of_replay_is_that_of_plain_torch(base, monkeypatch):
     tiny_run.assert_gradient(tiny_run.gradient(model), seen["gradient"])
 
 
-def all_right(completions, **columns):
-    return [1.0] * len(completions)
-
-
 def test_the_loop_keeps_whole_texts_once(base, monkeypatch):
     model = AutoModelForCausalLM.from_pretrained(base)
     tokenizer = AutoTokenizer.from_pretrained(base)
@@ -185,7 +156,7 @@ def test_the_loop_keeps_whole_texts_once(base, monkeypatch):
     monkeypatch.setattr(loop, "sample", lambda *given: sampled)
     controller = GDROController("pivotal_replay", mean_rollouts=6)
     rows = tiny_run.make_task().train[:1]
-    training = loop.LoopTraining(model, tokenizer, rows, all_right, controller, 4, seed=0)
+    training = loop.LoopTraining(model, tokenizer, rows, tiny_run.all_right, controller, 4, seed=0)
     training.play_batch(1, loop.batches(1, 1, np.random.default_rng(0)))
     assert training.replay_buffer.texts == {0: {"1": (one, eos), "2": (two, eos)}}
 
@@ -209,7 +180,7 @@ def test_a_method_that_replays_is_refused_in_trl_before_a_model_is_loaded(tmp_pa
     args = tiny_run.arguments(GDROConfig, tmp_path, gdro_method=method)
     rows = Dataset.from_list([{"prompt": str(n)} for n in range(8)])
     with pytest.raises(ValueError, match=f"{method}.*replays"):
-        GDROTrainer("no/such-model", all_right, args=args, train_dataset=rows)
+        GDROTrainer("no/such-model", tiny_run.all_right, args=args, train_dataset=rows)
 
 
 def test_raft_without_replay_trains_in_trl(base, tmp_path):

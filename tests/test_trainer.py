@@ -133,13 +133,9 @@ def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, named):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"gdro_method": "promt"}, "promt"),
-        ({"gdro_options": {"prompt": {"etta": 1}}}, "etta"),
-        ({"gdro_options": {"n_min": 5}}, "mean_rollouts"),
         ({"gdro_options": {"mean_rollouts": 6}}, "mean_rollouts"),
         ({"group_column": "family", "gdro_options": {"bins": {"edges": [0.5]}}}, "edges"),
         ({"group_column": "family", "gdro_options": {"bins": {"groups": 3}}}, "groups"),
-        ({"group_column": "family", "gdro_options": {"bins": "paper"}}, "'paper'"),
         ({"per_device_train_batch_size": 30}, "num_generations"),
     ],
 )

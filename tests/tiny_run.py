@@ -73,6 +73,14 @@ def half_right(completions, answer, **kwargs):
     return [float(text[:1] == right[:1]) for text, right in zip(completions, answer, strict=True)]
 
 
+def all_right(completions, **columns):
+    return [1.0] * len(completions)
+
+
+def nothing(completions, **columns):
+    return [None] * len(completions)
+
+
 def make_trainer(trainer_class, args, base, rows=None, reward=half_right, **given):
     given.setdefault("processing_class", AutoTokenizer.from_pretrained(base))
     trainer = trainer_class(

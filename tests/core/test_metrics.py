@@ -24,13 +24,6 @@ def test_mean_bin_and_effective_number_by_hand():
     assert metrics.effective_number(shares)[0] == pytest.approx(2)
 
 
-def test_lead_lag_by_hand():
-    # ŵ = (3, 1, 0)/4 has mean bin .25; the data has .2·1 + .5·2 = 1.2
-    for scale in (1, 0.01):
-        weights = scale * np.array([3, 1, 0])
-        assert metrics.lead_lag(weights, [0.3, 0.2, 0.5]) == pytest.approx(-0.95)
-
-
 def test_weighted_standard_error_by_hand_and_without_absent_bins():
     # .5·.4/√4 + .5·.2/√16 = .1 + .025; the third bin has no share: its NaN and 0 are not looked at
     found = metrics.weighted_standard_error([0.4, 0.2, np.nan], [0.5, 0.5, 0.0], [4, 16, 0])

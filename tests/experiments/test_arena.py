@@ -176,26 +176,6 @@ def test_a_folder_keeps_one_setting_and_one_meaning_of_a_world(tmp_path):
         check_loops(one.runs(), out)
 
 
-def write_run(folder, world, method):
-    scores = {"mean_at_8": 0.5, "pass_at_8": 0.5}
-    row = {
-        "world": world,
-        "configuration": method,
-        "replicate": 0,
-        "learning_rate": 1e-4,
-        "step": 5,
-    }
-    row |= scores | {"families": {world: scores | {"share": 1.0}}}
-    write_rows(folder / "runs" / world / "run.json", {}, [row])
-
-
-def test_a_report_without_its_baseline_writes_nothing(tmp_path):
-    write_run(tmp_path, "w", "both")
-    with pytest.raises(Refusal, match="baseline"):
-        arena_report.write_loop_report(tmp_path, "pivotal")
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
-
-
 def contest(finals, steps=(50, 100)):
     """Scores of one world: each method climbs to its final mean@8 of a draw; pass@8 is ½ higher."""
     rows = [
@@ -209,6 +189,12 @@ def contest(finals, steps=(50, 100)):
         for step in steps
     ]
     return pd.DataFrame(rows)
+
+
+def test_a_report_without_its_baseline_writes_nothing(tmp_path):
+    with pytest.raises(Refusal, match="baseline"):
+        arena_report.write_tables(tmp_path, contest({("both", 1e-4): [0.5]}), "pivotal")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_differences_are_paired_by_draw_at_each_methods_best_rate():
@@ -272,7 +258,6 @@ def test_draws_that_not_all_have_played_decide_nothing():
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"methods": ["grpo:speed=9"]}, "'speed'"),
         ({"methods": ["grpo:prompts=129"]}, "prompts"),
         ({"methods": ["grpo:groups=level"]}, "groups"),
         ({"baseline": "dapo"}, "baseline"),

@@ -11,11 +11,8 @@ from processes import gdro
 FIELDS = {  # what the message must name: the profile's fields
     "save_only_model": {"train": {"save_only_model": True}},
     "temperature": {"train": {"temperature": "0.9"}},
-    "learning_rate": {"train": {"learning_rate": 0.0}},
-    "seeds": {"seeds": [2**32]},
     "method": {"variants": {"grpo": {"method": "gpro"}}},
     "variants": {"variants": {"../esc": {"method": "grpo"}}},
-    "n_max": {"variants": {"grpo": {"method": "grpo", "options": {"n_max": 1}}}},
     "methods_from": {"methods_from": "no.py"},
     "groups": {"variants": {"grpo": {"method": "grpo", "groups": "nobody"}}},
     "no/such/folder": {"model": {"source": "no/such/folder"}},
@@ -26,15 +23,11 @@ LINES = {
     "report tiny": "runs/tiny",
     "train loop.yaml grpo": "gdro run",
     "evaluate tiny nobody": "nobody",
-    "train tiny grpo --seed -1": "-1",
     "arena rare-hard": "--methods",
     "arena rare-hard --methods nobody": "got 'nobody'",
     "arena rare-hard --methods grpo --steps 0": "max_steps",
-    "arena rare-hard --methods grpo --learning-rates fast": "'fast'",
-    "arena rare-hard,no-such-world --methods grpo": "got 'no-such-world'",
     "evaluate tiny base --folder /proc/none": "/proc/none",
-    "train tiny grpo --folder /proc/none": "/proc/none",
-    "run tiny --runs /proc/none": "/proc/none",
+    "evaluate tiny base --pass-rates /proc/none/rates.jsonl": "/proc/none/rates.jsonl",
 }
 
 

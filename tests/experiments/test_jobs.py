@@ -181,17 +181,6 @@ def test_other_held_out_problems_are_evaluated_again(made, tmp_path, monkeypatch
     assert [row["uid"] for row in found] == [row["uid"] for row in rows]
 
 
-def test_what_is_complete_is_not_repeated(made, monkeypatch):
-    profile, runs, cache = made
-    run = profile.run("prompt", 1), run_folder(runs, "prompt", 1), cache
-    monkeypatch.setattr(training.Training, "train", None)
-    (run[1] / "checkpoints-x" / "checkpoint-6").mkdir(parents=True)  # of a kill just before the end
-    assert len(train_run(*run)) == 6
-    assert not list(run[1].glob("checkpoints-*"))
-    monkeypatch.setattr(evaluation, "evaluate_model", None)
-    assert len(evaluate_run(*run)) == 6 * 4
-
-
 def test_evaluations_while_training_reach_the_report_and_not_the_controller(
     made, profile_of, tmp_path
 ):
@@ -273,12 +262,3 @@ def test_a_controller_starts_from_the_pass_rates_that_evaluate_writes(
     successes, failures = controller.bins.beliefs.counts(controller.bins.rows(trained))
     assert successes.tolist() == [counts[uid]["successes"] for uid in trained]
     assert (successes + failures == 8).all()
-
-
-@pytest.mark.parametrize("place", ["/proc/none/rates.jsonl", "."])
-def test_pass_rates_that_could_not_be_written_are_refused_first(place, tmp_path):
-    (tmp_path / "own.yaml").write_text(json.dumps(SMALL_PROFILE))
-    ended = gdro(tmp_path, "evaluate", "own.yaml", "base", f"--pass-rates={place}")
-    assert ended.exit_code == 2, ended.output
-    assert place in ended.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]

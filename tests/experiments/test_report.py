@@ -2,7 +2,6 @@
 
 import itertools
 import shutil
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import nbformat
@@ -10,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers import play
+from processes import REPOSITORY as ROOT
 from scipy import stats
 
 from gdro import GDROController
@@ -29,7 +29,6 @@ from gdro_lab.experiments.run import run_folder
 from gdro_lab.experiments.style import METHOD_COLORS, save, use_style
 from gdro_lab.experiments.texts import MOST, texts_before_and_after
 
-ROOT = Path(__file__).parents[2]
 PROFILE = Profile(
     name="small",
     seeds=[0, 1],

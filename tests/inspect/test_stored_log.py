@@ -1,14 +1,13 @@
 """The stored log of a tiny run of TRL, and the page that docs/inspect.md shows of it."""
 
 import re
-from pathlib import Path
 
 from click.testing import CliRunner
+from processes import REPOSITORY as ROOT
 
 import gdro.inspect
 from gdro_lab.cli import main
 
-ROOT = Path(__file__).parents[2]
 LOG = ROOT / "data/studies/inspect/trl"
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import batch_of, method_of, play, prompts_of, run_of
 
-from gdro import GDROController, StaticGroups, theory
+from gdro import GDROController, theory
 
 
 def learned(rates, bins=None, run=None):
@@ -62,33 +62,3 @@ def test_the_budget_is_exact_and_every_prompt_counts_once(name):
         assert observed.weights * plan.rollouts == pytest.approx([4] * 16)
     # the middle is worth most
     assert plan.rollouts[6:10].min() > max(plan.rollouts[0], plan.rollouts[15])
-
-
-def proxy(labels, rates, seed):
-    """(28) of the plans relative to even rollouts, in a game of 60 batches; labels may be None."""
-    rng = np.random.default_rng(seed)
-    uids = np.arange(len(rates))
-    groups = None if labels is None else StaticGroups(uids, labels)
-    controller = GDROController("rollout_prompts", bins=groups, seed=seed)
-    ratios = []
-    for step in range(60):
-        drawn = rng.choice(uids, 32, replace=False)
-        plan, _ = play(controller, step, drawn, rates[drawn])
-        variance = rates[drawn] * (1 - rates[drawn])
-        ratios.append((variance / plan.rollouts).sum() / (variance / 4).sum())
-    return np.mean(ratios[10:])
-
-
-def test_named_groups_help_where_they_tell_the_pass_rate_and_do_no_harm_where_they_do_not():
-    ratios = []
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        families = np.arange(600) % 6
-        means = np.array([0.02, 0.05, 0.1, 0.3, 0.6, 0.9])[families]
-        rates = rng.beta(3 * means, 3 * (1 - means))
-        shuffled = rng.permutation(families)
-        ratios.append([proxy(labels, rates, seed) for labels in (families, None, shuffled)])
-    told, none, meaningless = np.mean(ratios, axis=0)
-    assert told < none - 0.05
-    assert meaningless < none + 0.02
-    assert none < 0.92

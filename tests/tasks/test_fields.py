@@ -1,21 +1,17 @@
 """What a row holds: fields by path, chats, choices, and keys in their form."""
 
 import re
-from pathlib import Path
 
 import pyarrow
 import pytest
+from helpers import answers
+from processes import REPOSITORY as ROOT
 from pyarrow import parquet
 from ruamel.yaml import YAML
 
 from gdro_lab.tasks import MathChoice
 
-ROOT = Path(__file__).parents[2]
 REQUEST = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
-
-
-def answers(split):
-    return [row["answer"] for row in split.rows]
 
 
 def user(content):
@@ -67,13 +63,9 @@ VERL_COLUMNS = {
 }
 
 
-def verl_file(path):
-    parquet.write_table(pyarrow.Table.from_pylist(VERL), path)
-    return str(path)
-
-
 def test_a_chat_is_the_prompt_as_it_is(load, tmp_path):
-    path = verl_file(tmp_path / "train.parquet")
+    path = str(tmp_path / "train.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist(VERL), path)
     split = load(path, columns=VERL_COLUMNS)
     wanted = [[{"role": m["role"], "content": m["content"]} for m in row["prompt"]] for row in VERL]
     assert [row["prompt"] for row in split.rows] == wanted

@@ -54,3 +54,11 @@ def test_a_column_of_mixed_types_holds_values_not_json(tmp_path):
     for name in ("saved", "own.parquet"):
         rows = read_raw_rows(find_place(str(tmp_path / name)))
         assert [row.columns["answer"] for row in rows] == answers
+
+
+def test_saved_splits_are_read_and_one_that_is_not_there_is_named(tmp_path):
+    rows = datasets.Dataset.from_list([{"question": f"{n}?", "answer": f"00{n}"} for n in range(3)])
+    datasets.DatasetDict(train=rows, dev=rows.select([0])).save_to_disk(tmp_path / "own")
+    assert [problem.answer for problem in read(tmp_path / "own")[0]] == ["000", "001", "002"]
+    with pytest.raises(ValueError, match=r"train.*'test'"):
+        read(tmp_path / "own", split="test")

@@ -3,20 +3,19 @@
 import json
 import re
 from collections import Counter
-from pathlib import Path
 
 import datasets
 import pytest
 from helpers import write_lines
+from processes import REPOSITORY as ROOT
 from pydantic import ValidationError
 from tiny_models import byte_tokenizer
 
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.tasks import MathChoice, load_split
 from gdro_lab.tasks import math_data as tasks
-from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
+from gdro_lab.tasks.math_sets import MATH_SPECS
 
-ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures" / "math"
 BOXED = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
 LETTER = (
@@ -28,12 +27,6 @@ PATHS = {name: str(FIXTURES / f"{name}.jsonl") for name in MATH_SPECS}
 def fixture_rows(name):
     lines = (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
-
-
-def read_file(path, schema=None, **options):
-    return tasks.read_problems(
-        tasks.own_source(str(path), schema or Schema(("question",), "answer"), **options)
-    )
 
 
 def load_math(name, path, style="chat", completion="boxed"):
@@ -138,7 +131,6 @@ def broken(name, row, **change):
         ("amc", broken("amc", 2, answer=float("nan")), "row 2"),
         ("amc", fixture_rows("amc") + fixture_rows("amc")[:1], "row 3"),
         ("amc", [{"problem": "1+1?", "id": 1}], "'answer'"),
-        ("amc", [7], "object"),
         ("olympiad", broken("olympiad", 0, final_answer=[]), "answer"),
         ("gpqa", broken("gpqa", 0, **{"Incorrect Answer 2": None}), "choices"),
         ("gsm8k", broken("gsm8k", 1, answer="It is 3."), "row 1: .*hash"),
@@ -160,15 +152,6 @@ OWN = [
     {"question": "What is 3-4?", "answer": "-1", "level": "hard"},
     {"question": "Wie viel ist 007·1?", "answer": "007", "level": "hard"},
 ]
-
-
-def test_no_family_has_the_name_of_all_of_them(tmp_path):
-    rows = [row | {"level": "all"} for row in OWN]
-    with pytest.raises(ValueError, match="'all'"):
-        read_file(
-            write_lines(tmp_path / "own.jsonl", rows),
-            Schema(("question",), "answer", group="level"),
-        )
 
 
 def test_the_hub_is_asked_for_what_the_profile_names(monkeypatch):
@@ -323,10 +306,7 @@ def test_a_request_of_ones_own_and_worked_solutions(tmp_path):
         ({"paths": {"gsm9k": "x"}}, "gsm9k"),
         ({"request": "Solve it."}, "problem"),
         ({"train": "a/b", "answer": "letter"}, "answer"),
-        ({"train": "a/b", "answer": "hash", "columns": {"choices": "choices"}}, "answer"),
-        ({"train": [{"source": "gsm8k", "answer": "letter"}]}, "answer"),
         ({"train": [{"source": "gpqa", "answer": "boxed"}]}, "answer"),
-        ({"train": "a/b", "columns": {"problem": []}}, "columns"),
     ],
 )
 def test_a_choice_that_cannot_be_meant_is_refused(fields, message):
@@ -379,13 +359,3 @@ def test_a_group_of_two_evaluated_sources_is_two_families(tmp_path):
     fields = {"columns": {"group": "level"}, "train": "someone/sums", "evaluate": files}
     found = split(evaluated=True, **fields).rows
     assert [row["family"] for row in found] == ["b-1", "c-1"]
-
-
-def test_saved_splits_are_read_and_one_that_is_not_there_is_named(tmp_path):
-    rows = datasets.Dataset.from_list(OWN)
-    datasets.DatasetDict(train=rows, dev=rows.select([0])).save_to_disk(tmp_path / "own")
-    problems, _ = read_file(tmp_path / "own", Schema(("question",), "answer", group="level"))
-    assert [problem.answer for problem in problems] == ["7", "-1", "007"]
-    assert [problem.family for problem in problems] == ["easy", "hard", "hard"]
-    with pytest.raises(ValueError, match=r"train.*'test'"):
-        read_file(tmp_path / "own", split="test")

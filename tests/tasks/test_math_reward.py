@@ -42,8 +42,6 @@ def test_outcomes_are_counted_and_wrong_is_minus_one_if_signed():
         ("hash", "40+2=42\n#### 42", ["42", "#### 41", "#### 42 or 43", "42\n####", "####\n"]),
         ("hash", "#### 41\nNo:\n#### $42.", [r"\boxed{42}", "#### 42\n#### 7"]),
         ("last_number", "It is 42.", ["42 or 43", "4 2", "-42", "4.2", "none", "", "42 = 6 * 7"]),
-        ("last_number", "so 50-8 = $42", ["5-42-1", "(-42)", "42/5"]),
-        ("last_number", "84/2", ["84/4"]),
         ("answer_line", "Answer: 3\nFinal Answer: **42**", ["42", "Answer:", "The answer is 42"]),
         (
             "answer_line",
@@ -51,8 +49,6 @@ def test_outcomes_are_counted_and_wrong_is_minus_one_if_signed():
             ["Answer: 42\nAnswer: 3", "Answer: $-\\boxed{42}$"],
         ),
         ("answer_line", "answer： 42", ["answer 42"]),
-        ("whole", " 42\n", ["It is 42.", "#### 42", " "]),
-        ("tags", "<answer> 42 </answer>", ["42", "<answer>41</answer>", "<answer>42"]),
     ],
 )
 def test_the_answer_is_read_where_the_profile_says(completion, right, wrong):
@@ -64,24 +60,7 @@ def test_the_answer_is_read_where_the_profile_says(completion, right, wrong):
 
 
 @pytest.mark.parametrize(
-    ("text", "content"),
-    [
-        (r"\boxed{1} and \boxed{2}", "1, 2"),
-        (r"\boxed{1}. So \boxed{2}", "2"),
-        (r"\boxed{2} or $\boxed{2}$", "2"),
-        (r"\boxed{\boxed{\frac{1}{2}}}", r"\frac{1}{2}"),
-        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{\{1,2\}}", r"\{1,2\}"),
-        (r"\boxed {3}.", "3"),
-        (r"\fbox{3}", "3"),
-        (r"\boxed{\boxed{3}}", "3"),
-        (r"\boxed{3} but \boxed{4", None),
-        (r"\boxed{3} in \boxed{}", None),
-        ("3", None),
-        (r"\boxed{}", None),
-        (r"\boxed{3", None),
-        (r"\\boxed{3}", None),
-    ],
+    ("text", "content"), [(r"\boxed {3}.", "3"), (r"\fbox{3}", "3"), (r"\\boxed{3}", None)]
 )
 def test_the_last_whole_box_counts(text, content):
     assert last_boxed(text) == content

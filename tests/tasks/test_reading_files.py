@@ -100,17 +100,15 @@ def test_a_float_of_few_bits_is_written_as_it_was(tmp_path, column, bits):
     assert [problem.answer for problem in read(path, schema)[0]] == ["0.1", "1e-05", "1024.0"]
 
 
-@pytest.mark.parametrize("name", ["own.csv", "own.tsv", "own.jsonl", "own.parquet"])
-def test_a_column_that_is_there_twice_is_refused(tmp_path, name):
-    if name == "own.parquet":
-        columns = [pyarrow.array([text]) for text in ("A?", "1", "2")]
-        made = pyarrow.Table.from_arrays(columns, ["question", "answer", "answer"])
-        parquet.write_table(made, tmp_path / name)
-    elif name == "own.jsonl":
-        (tmp_path / name).write_text('{"question": "A?", "answer": 1, "answer": 2}')
-    else:
-        text = "question,answer,answer\nA?,1,2\n"
-        (tmp_path / name).write_text(text if name == "own.csv" else text.replace(",", "\t"))
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("own.csv", "question,answer,answer\nA?,1,2\n"),
+        ("own.jsonl", '{"question": "A?", "answer": 1, "answer": 2}'),
+    ],
+)
+def test_a_column_that_is_there_twice_is_refused(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match="answer"):
         read(tmp_path / name)
 
@@ -145,7 +143,6 @@ def test_what_is_neither_text_nor_number_is_refused_with_its_row(tmp_path, colum
     [
         ("own.txt", b"1+1=2"),
         ("own.jsonl", b""),
-        ("own.jsonl", b"[" * 100_000),
         ("own.json", b'[{"question": "1+1?", "answer": 2},\n{"question": 1 "}]'),
         ("own.csv", b'question,answer\n"1+1?,2\n3+3?,6\n'),
         ("own.csv", b"question,answer\n\xff,1\n"),

@@ -1,12 +1,9 @@
 """Data that would be trained on silently wrong: left out and named, or refused."""
 
 import pytest
+from helpers import answers, write_lines
 
 GOOD = {"question": "1+1?", "answer": "2"}
-
-
-def answers(split):
-    return [row["answer"] for row in split.rows]
 
 
 def choices(texts, answer):
@@ -59,18 +56,11 @@ def test_a_question_with_two_answers_is_left_out_with_both(load, tmp_path):
     assert all("'4', '5'" in fault for fault in split.dropped)
     # also of two sources; another spelling of a key is none other
     (tmp_path / "more.csv").write_text("question,answer\n1+1?,2.0\nWhat is x?,5\n")
-    split = load(
-        [GOOD], train=[*map(str, [tmp_path / "more.csv", write(tmp_path, [rows[0], GOOD])])]
-    )
+    first = write_lines(tmp_path / "first.jsonl", [rows[0], GOOD])
+    split = load([GOOD], train=[*map(str, [tmp_path / "more.csv", first])])
     assert answers(split) == ["2.0"]
     with pytest.raises(ValueError, match="one answer"):
         load(rows)
-
-
-def write(folder, rows):
-    from helpers import write_lines
-
-    return write_lines(folder / "first.jsonl", rows)
 
 
 def chat(content, answer="7", role="user"):
@@ -131,9 +121,9 @@ def test_a_key_may_occur_in_a_problem(load):
     assert len(load([{"question": text, "answer": "7"} for text in texts]).rows) == 3
 
 
-@pytest.mark.parametrize("name", ["a|b", "x\n## y", "$x$", "a\rb"])
+@pytest.mark.parametrize("name", ["a|b", "x\n## y", "$x$", "a\rb", "all"])
 def test_a_family_that_no_table_could_show_is_refused(load, name):
-    with pytest.raises(ValueError, match=r"row 0: .*family"):
+    with pytest.raises(ValueError, match=r"row 0: .*famil"):
         load([GOOD | {"g": name}], columns={"group": "g"})
 
 

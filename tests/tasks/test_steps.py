@@ -92,17 +92,7 @@ def test_a_teacher_slips_and_continues_from_what_was_said(spec):
 def test_the_last_number_of_a_solution_is_judged():
     answer = "40+30=70;7+5=12;70+12=82"
     right = ["47+35=82", "40+30=71;7+5=12;71+12=82", answer]
-    wrong = [
-        "82",
-        "=82",
-        "47+35=82;",
-        "47+35=82 ",
-        "47+35=82\n",
-        "47+35=082",
-        "82=82",
-        "7+5=12",
-        "",
-    ]
+    wrong = ["82", "47+35=82;", "47+35=082", "82=82", "7+5=12", ""]
     texts = right + wrong
     assert solution_reward(texts, [answer] * len(texts)) == [1.0] * len(right) + [0.0] * len(wrong)
 

@@ -82,42 +82,25 @@ def starved(scores, visits, ema):
     return np.divide(scores, 1 - (1 - ema) ** visits, out=np.zeros(4), where=visits > 0)
 
 
-def result(name, change):
-    return lambda *case: change(exercise(name)[0](*case))
-
-
 WRONG = [
     ("next_k", bare),
     ("move_bins", left_edges),
     ("move_bins", without("move_bins", hysteresis=0.0)),
-    ("pass_at_k", lambda s, n, k: 1 - (1 - s / n) ** k),
-    ("beta_pass_at_k", result("beta_pass_at_k", lambda x: 1 - x)),
-    ("soft_worst_case", lambda x, eta: (np.log(np.exp(eta * x).sum()) / eta, 0 * x)),
     ("debiased_scores", starved),
     ("prompt_gdro", without("prompt_gdro", max_weight=np.inf)),
     ("prompt_gdro", lambda *case: prompt_gdro(*case, clip=np.inf)),
     ("prompt_gdro", lambda *case: prompt_gdro(*case, debias=False)),
     ("worst_share", without("worst_share", alpha=1)),
-    ("square_root_law", result("square_root_law", lambda x: x / 4)),
-    ("arm_strategies", result("arm_strategies", lambda x: x[:, ::-1])),
-    ("arm_strategies", result("arm_strategies", np.transpose)),
     ("arm_strategies", without("arm_strategies", gamma=0.0)),
-    ("exp3p_losses", result("exp3p_losses", lambda x: -x)),
     ("exp3p_losses", without("exp3p_losses", bonus=0.0)),
     ("group_advantages", no_epsilon),
     ("grpo_advantages", lambda r: no_epsilon(r, np.zeros(len(r), int))),
-    ("mixed_groups", lambda rates, n: (1 - (1 - rates) ** n).sum()),
     ("smallest_group", lambda rate, chance: exercise("smallest_group")[0](rate, 0.98 * chance)),
     ("effective_number", lambda p: np.exp(-(p * np.log(p)).sum())),
-    ("lead_lag", result("lead_lag", lambda x: -x)),
-    ("paired_gain", result("paired_gain", lambda x: (x[0], 2 * x[1]))),
     ("holm", lambda p: np.minimum(p * len(p), 1)),
-    ("merged_weight", result("merged_weight", np.transpose)),
     ("draw_by_clocks", without("draw_by_clocks", epsilon=0.0)),
     ("clipped_loss", without("clipped_loss", high=0.2)),
     ("replay_weight", lambda p, kept, n: 2 * n * np.maximum(p * (1 - p), 0.1) / kept),
-    ("kinds_of_groups", result("kinds_of_groups", lambda x: x[::-1])),
-    ("em_round", lambda weights, shares, likelihood: weights * (shares @ likelihood)),
 ]
 
 

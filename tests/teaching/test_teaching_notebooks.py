@@ -3,16 +3,15 @@
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import nbformat
 import papermill
 import pytest
+from processes import REPOSITORY as ROOT
 
 from gdro.metrics import effective_number
 from gdro_lab.toy import Game, World, maps, play
 
-ROOT = Path(__file__).parents[2]
 STORED = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 TEACHING = [name for name in STORED if name[:2] not in {"05", "06", "08"}]  # these train
 # games that would take most of the suite's minutes are played with few seeds; of what they show,

@@ -1,7 +1,6 @@
 """Toy games against closed forms and against each other; the stored map is what is played."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,14 +8,13 @@ from helpers import batch_of, run_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_method import Failures
+from processes import REPOSITORY as ROOT
 from scipy.special import softmax
 from scipy.stats import ttest_1samp
 
 from gdro.arms import best_joint_arms
 from gdro_lab.toy import TOY_METHODS, Game, Player, World, maps, play
 from gdro_lab.toy.games import OracleRollouts, SharedDraw
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_an_own_method_plays_beside_the_others_by_object_and_by_name(monkeypatch):

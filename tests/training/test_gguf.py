@@ -11,13 +11,10 @@ import pytest
 import torch
 import transformers
 from conftest import TRAINS
-from datasets import Dataset
 from tiny_gguf import write_tiny_gguf
 from tiny_models import byte_tokenizer
-from tiny_run import arguments
 
 from gdro.files import file_hash
-from gdro.trainer import GDROConfig, GDROTrainer
 from gdro_lab.models import choose_padding
 from gdro_lab.tasks.gguf import load_gguf
 from gdro_lab.tasks.pretrained import PACKAGED, model_identity, packaged_model
@@ -46,26 +43,6 @@ def test_a_gguf_file_is_loaded_with_its_weights_ends_and_template(tiny_gguf):
     assert tokenizer.chat_template is not None
 
 
-def test_a_model_of_a_gguf_file_trains_and_is_saved(tiny_gguf, tmp_path):
-    model, tokenizer = load_gguf(tiny_gguf[0])
-    before = [weight.detach().clone() for weight in model.parameters()]
-    trainer = GDROTrainer(
-        model,
-        lambda completions, **columns: [float(len(text)) for text in completions],
-        args=arguments(GDROConfig, tmp_path / "run", max_steps=1, per_device_train_batch_size=8),
-        train_dataset=Dataset.from_list([{"prompt": f"Spell {n}."} for n in range(4)]),
-        processing_class=tokenizer,
-    )
-    trainer.train()
-    changed = zip(before, model.parameters(), strict=True)
-    assert any(not torch.equal(old, new) for old, new in changed)
-    trainer.save_model(str(tmp_path / "saved"))
-    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
-    ids = torch.arange(3, 13)[None]
-    with torch.no_grad():
-        torch.testing.assert_close(again(ids).logits, model.eval()(ids).logits)
-
-
 BOTH = ["<eos>", "<pad>"]
 
 
@@ -74,8 +51,6 @@ BOTH = ["<eos>", "<pad>"]
     [
         (["<|endoftext|>"], "<pad>", ["<eos>"], "<pad>"),  # it ends nothing, so it stays
         (["<|endoftext|>"], "<eos>", ["<eos>"], "<pad>"),
-        (["<|endoftext|>"], None, ["<eos>"], "<pad>"),
-        (["<|endoftext|>", "<|vision_pad|>"], "<eos>", ["<eos>"], "<pad>"),
         (["<|im_start|>", "<|endoftext|>", "<|vision_pad|>"], "<eos>", BOTH, "<|vision_pad|>"),
         (["<|im_start|>", "<|endoftext|>"], "<eos>", BOTH, "<|endoftext|>"),
         (["<unk>"], "<eos>", BOTH, "<unk>"),

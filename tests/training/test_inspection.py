@@ -8,7 +8,7 @@ import pytest
 from conftest import TRAINS
 from datasets import Dataset
 from scripted import ROWS, even, text_of
-from tiny_run import half_right, make
+from tiny_run import half_right, make, nothing
 
 import gdro.inspect
 
@@ -58,12 +58,9 @@ def test_a_resumed_training_leaves_the_page_of_all_its_steps(base, tmp_path):
 
 @pytest.mark.parametrize("failing", ["rewards", "a picture"])
 def test_a_training_without_a_page_ends_as_others_do(base, tmp_path, capsys, monkeypatch, failing):
-    def none(completions, **columns):
-        return [None] * len(completions)
-
     if failing == "a picture":
         monkeypatch.setattr("gdro.inspect.draw", None)
-    reward = none if failing == "rewards" else half_right
+    reward = nothing if failing == "rewards" else half_right
     assert train(base, tmp_path, max_steps=1, reward=reward).global_step == 1
     assert ("two rollouts" in capsys.readouterr().out) == (failing == "rewards")
 

@@ -1,11 +1,8 @@
-"""The profile `smol`, two steps: with vLLM, and on Unsloth's trainer; notebook 08.
+"""The profile `smol`, two steps, with vLLM; notebook 08.
 
-The model is real, SmolLM2-135M out of its package, with the cold start that is shipped. Nothing
-here needs a GPU, so parts of Unsloth do not run: its kernels, its model classes, its engine and
-standby (docs/gpu-box.md).
+The model is real, SmolLM2-135M out of its package, with the cold start that is shipped.
 """
 
-import json
 import math
 import subprocess
 import sys
@@ -117,21 +114,6 @@ def test_vllm_samples_for_training_and_evaluation(model, task, tmp_path):
     gaps = [row["sampling/sampling_logp_difference/mean"] for row in log if "loss" in row]
     assert len(gaps) == STEPS
     assert all(0 < gap < 0.3 for gap in gaps)
-
-
-@needs("unsloth")
-def test_unsloths_trainer_trains_an_adapter(model, task, tmp_path):
-    """Transformers' model under Unsloth's trainer and loss: its model classes need a GPU."""
-    file = tmp_path / "task.json"
-    file.write_text(json.dumps({"rows": draw_task(task, "chat").train, "world": task.world}))
-    script = REPOSITORY / "tests" / "unsloth_real_run.py"
-    # Unsloth writes the trainer it makes into the working directory
-    run_in("unsloth", script, model, file, tmp_path, cwd=tmp_path)
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert report["on_unsloth"]
-    assert_trained(report["record"], report["log"])
-    assert report["adapter_moved"] > 0
-    assert report["base_moved"] == 0
 
 
 def test_notebook_08_trains_on_a_file_of_ones_own(model, tmp_path):

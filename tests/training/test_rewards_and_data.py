@@ -9,7 +9,7 @@ import pytest
 from conftest import TRAINS
 from datasets import ClassLabel, Dataset
 from scripted import ROWS, text_of
-from tiny_run import half_right, make, same_weights, trained
+from tiny_run import all_right, half_right, make, nothing, same_weights, trained
 from trl import TrlParser
 
 from gdro.trainer import GDROConfig
@@ -43,11 +43,8 @@ def test_one_success_among_hundreds_does_not_hide_the_silence(base, tmp_path, ca
 def test_a_format_reward_may_not_pass_for_the_answer_without_a_word(
     base, tmp_path, caplog, changes, warned
 ):
-    def well_formed(completions, **columns):
-        return [1.0] * len(completions)
-
     with caplog.at_level(logging.WARNING, "gdro.trl.logs"):
-        make(base, tmp_path, reward=[half_right, well_formed], **changes)
+        make(base, tmp_path, reward=[half_right, all_right], **changes)
     assert ["success_reward" in row.getMessage() for row in caplog.records] == [True] * warned
 
 
@@ -111,9 +108,6 @@ def test_rows_without_a_reward_neither_train_nor_count(base, tmp_path, monkeypat
 
 @pytest.mark.parametrize("method", ["pivotal", "reinforce_ada"])
 def test_a_batch_without_any_reward_closes_its_plan(base, tmp_path, monkeypatch, method):
-    def nothing(completions, **columns):
-        return [None] * len(completions)
-
     trainer = make(base, tmp_path, reward=nothing, gdro_method=method, max_steps=1)
     plans = []
     plan = trainer.controller.plan
@@ -143,10 +137,6 @@ def test_a_success_reward_that_no_reward_or_two_are_called_is_refused(build, tra
     # without it TRL copes, and so do we, with the sum of both
     stock, ours = (trained(method, list(alike), rows=ROWS) for method in (None, "grpo"))
     assert same_weights(stock, ours)
-
-
-def all_right(completions, **columns):
-    return [1.0] * len(completions)
 
 
 @pytest.mark.parametrize(("reward", "trains"), [(half_right, True), (all_right, False)])

@@ -2,12 +2,8 @@
 
 from types import SimpleNamespace
 
-import pytest
-import torch
 from conftest import TRAINS
 from tiny_run import half_right, same_weights, trained, watch_sizes
-
-from gdro.trl.trimming import trim_batch
 
 pytestmark = TRAINS
 
@@ -34,29 +30,3 @@ def test_a_batch_without_a_signal_runs_no_model_and_moves_weights_as_if_it_had(
     assert len(rows) >= 12
     assert same_weights(skipping, running)  # by momentum and decay, in steps of gradient 0 too
     assert all("loss" in row for row in skipping.state.log_history[:6])
-
-
-def test_what_is_kept():
-    columns = torch.arange(12).reshape(3, 4)
-    inputs = {
-        "advantages": torch.tensor([0.0, 1.0, 0.0]),
-        "prompt_ids": columns,
-        "prompt_mask": torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1]]),
-        "completion_ids": columns,
-        "completion_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]]),
-    }
-    one, factor = trim_batch(inputs, 1, "grpo")
-    assert one["prompt_ids"].tolist() == [[6, 7]]
-    assert one["completion_ids"].tolist() == [[4, 5, 6]]
-    assert factor == pytest.approx(1 / 3)
-    _, factor = trim_batch(inputs, 2, "bnpo")  # the row that teaches, and the shortest other
-    assert factor == pytest.approx(4 / 8)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"beta": 0.02}, {"top_entropy_quantile": 0.5}, {"trim_batches": False}]
-)
-def test_rows_stay_where_more_than_advantages_teach(base, tmp_path, monkeypatch, changes):
-    rows = watch_sizes(monkeypatch)
-    trained(base, tmp_path, max_steps=2, gdro_method="rollout", **changes)
-    assert rows == [32, 32]

@@ -12,7 +12,7 @@ from datasets import Dataset, IterableDataset
 from peft import LoraConfig
 from scripted import CHATS, QWEN3, ROWS, Room, even, scripted, text_of
 from tiny_models import byte_tokenizer
-from tiny_run import same_weights
+from tiny_run import nothing, same_weights
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
@@ -23,17 +23,9 @@ def length(completions, **columns):
     return [len(text_of(completion)) / 10 for completion in completions]
 
 
-async def slow(completions, **columns):
-    return even(completions)
-
-
 def sometimes(completions, **columns):
     """None for what it cannot judge, as TRL documents."""
     return [None if r % 3 == 0 else value for r, value in enumerate(even(completions))]
-
-
-def nothing(completions, **columns):
-    return [None] * len(completions)
 
 
 def noted(completions, log_extra, log_metric, **columns):
@@ -92,13 +84,7 @@ SETUPS = {
     "no uid": setup([{k: v for k, v in row.items() if k != "uid"} for row in ROWS]),
     "torch format": setup(Dataset.from_list(ROWS).with_format("torch")),
     "transform": setup(TRANSFORMED),
-    "groups": setup(
-        [row | {"level": row["uid"] % 3} for row in ROWS],
-        equal=False,
-        group_column="level",
-    ),
     "weighted rewards": setup(reward=[even, length], reward_weights=[1.0, 0.2]),
-    "asynchronous reward": setup(reward=slow),
     "success_reward": setup(reward=[length, even], equal=False, success_reward="even"),
     "reward model": setup(reward="model"),
     "None rewards": setup(reward=sometimes),

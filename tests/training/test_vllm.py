@@ -23,7 +23,6 @@ from sharded_run import tied_model
 from tiny_models import byte_tokenizer, save_tiny_model, untie
 from tiny_run import half_right, make_task
 
-from gdro_lab.cpu_engine import keep_matrix
 from gdro_lab.experiments import evaluation as evaluate
 from gdro_lab.experiments.blocks import EvaluationChoice
 from gdro_lab.experiments.evaluation import evaluate_model
@@ -260,16 +259,6 @@ def test_two_shards_of_a_tied_model_send_each_weight_once(base, tmp_path, kind):
 def group_sizes(prompts):
     changes = [place for place in range(1, len(prompts)) if prompts[place] != prompts[place - 1]]
     return np.diff([0, *changes, len(prompts)]).tolist()
-
-
-def test_on_a_cpu_the_engine_multiplies_by_its_matrices_and_others_are_refused():
-    layer = torch.nn.Linear(3, 2)
-    keep_matrix(layer, remove_weight=True)
-    new = torch.ones(2, 3)
-    layer.weight.data.copy_(new)
-    assert layer.cpu_linear(torch.ones(3), layer.weight, None).tolist() == [3, 3]
-    with pytest.raises(ValueError, match="Conv1d"):
-        keep_matrix(torch.nn.Conv1d(3, 2, 1), remove_weight=True)
 
 
 @needs_vllm

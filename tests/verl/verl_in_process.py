@@ -30,8 +30,6 @@ REFUSED = {  # what a message must name: what was set
     "filter_groups": {"gdro.method": "grpo", "algorithm.filter_groups.enable": True},
     "adv_estimator": {"gdro.method": "grpo", "algorithm.adv_estimator": "grpo"},
     "gdro.options": {"gdro.method": "both", "gdro.options": {"n_maxx": 8}},
-    "n_max'": {"gdro.method": "grpo", "gdro.options": {"n_maxx": 8}},  # what is allowed
-    "m_max": {"gdro.method": "grpo", "gdro.options": {"m_max": 8}},
 }
 
 
