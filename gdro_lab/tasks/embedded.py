@@ -2,8 +2,8 @@
 
 A prompt reads `7*4*3?` and its one correct answer `7*4=8;8*3=4`. Each family of prompts has its
 own operator sign and its own random table f(a, b) of digits, so nothing learned on one family helps
-another, unless they share a table. Families differ in their share of the training prompts, in size,
-and in how well the base knows them.
+another. Families differ in their share of the training prompts, in size, and in how well the base
+knows them.
 
 Axes: D digits of one family (0 … n_digits - 1), P prompts, O operands of a prompt, T steps of a
 chain.
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 DIGITS = "0123456789"
+CONCENTRATION = 12.0
+"""The teacher's accuracy on a fact is Beta-distributed with the family's mean m and variance
+m (1 − m) / (1 + this)."""
 
 
 @dataclass(config=Strict.model_config)
@@ -52,8 +55,6 @@ class EmbeddedFamily:
     teacher_accuracy: Annotated[float, Field(gt=0, lt=1)]
     """Mean probability that the teacher states a fact correctly; at 0, sampling would never find
     it."""
-    table: str | None = None
-    """The name of another family, to share its table; None for one of its own."""
 
 
 @dataclass(config=Strict.model_config)
@@ -68,9 +69,6 @@ class EmbeddedSpec:
     """Distinct training prompts, over all families."""
     n_eval_per_family: BoundedCount = 40
     """Distinct held-out prompts, none of them trained on."""
-    accuracy_concentration: Annotated[float, Field(gt=0)] = 12.0
-    """Small values spread the difficulty within a family: the teacher's accuracy on a fact is
-    Beta-distributed with the family's mean m and variance m (1 − m) / (1 + this)."""
 
     def __post_init__(self) -> None:
         check_families([family.name for family in self.families])
@@ -80,14 +78,7 @@ class EmbeddedSpec:
         total = sum(family.share for family in self.families)
         if not abs(total - 1) <= 1e-9:  # NaN, too
             raise ValueError(f"families must have shares that sum to 1, got {total:g}")
-        digits = {family.name: family.n_digits for family in self.families if family.table is None}
         for family, count in zip(self.families, self.train_counts(), strict=True):
-            shared = family.table is None or digits.get(family.table) == family.n_digits
-            if not shared:
-                raise ValueError(
-                    f"table of {family.name!r} must be a family with a table of its own for "
-                    f"{family.n_digits} digits, got {family.table!r}"
-                )
             available = family.n_digits**self.n_operands
             asked = count + self.n_eval_per_family
             if count <= 0 or asked > available:
@@ -107,26 +98,24 @@ class EmbeddedSpec:
         Tables and held-out prompts do not depend on `n_train`.
         """
         rng = np.random.default_rng(seed)
-        tables = {}
+        tables = []
         accuracies = []
         for family in self.families:
             shape_DD = (family.n_digits, family.n_digits)
-            # A shared table is drawn too and not used, so that sharing changes no later draw.
-            tables[family.name] = rng.integers(family.n_digits, size=shape_DD)
-            a = family.teacher_accuracy * self.accuracy_concentration
-            b = (1 - family.teacher_accuracy) * self.accuracy_concentration
+            tables.append(rng.integers(family.n_digits, size=shape_DD))
+            a = family.teacher_accuracy * CONCENTRATION
+            b = (1 - family.teacher_accuracy) * CONCENTRATION
             accuracies.append(rng.beta(a, b, size=shape_DD))
-        used = [tables[family.table or family.name] for family in self.families]
 
         train = []
         evaluation = []
         for index, count in enumerate(self.train_counts()):
             order_P = rng.permutation(self.families[index].n_digits ** self.n_operands)
             n_eval = self.n_eval_per_family  # held-out prompts first: none depends on n_train
-            evaluation += _rows(self, index, used[index], np.sort(order_P[:n_eval]))
-            train += _rows(self, index, used[index], order_P[n_eval : n_eval + count])
+            evaluation += _rows(self, index, tables[index], np.sort(order_P[:n_eval]))
+            train += _rows(self, index, tables[index], order_P[n_eval : n_eval + count])
         train = [train[place] for place in rng.permutation(len(train))]
-        return EmbeddedTask(self, tuple(used), tuple(accuracies), tuple(train), tuple(evaluation))
+        return EmbeddedTask(self, tuple(tables), tuple(accuracies), tuple(train), tuple(evaluation))
 
     @property
     def max_completion_tokens(self) -> int:
@@ -205,10 +194,8 @@ class EmbeddedTask:
 
     def fingerprint(self) -> str:
         """SHA-256, in hex, of all that the teacher depends on: not of the training split."""
-        # a table of None is left out, so that bases cached before tables could be shared stay valid
-        families = [dataclasses.asdict(family) for family in self.spec.families]
         content = {
-            "families": [{k: v for k, v in family.items() if v is not None} for family in families],
+            "families": [dataclasses.asdict(family) for family in self.spec.families],
             "n_operands": self.spec.n_operands,
             "tables": [table_DD.tolist() for table_DD in self.tables],
             "accuracies": [accuracy_DD.tolist() for accuracy_DD in self.accuracies],

@@ -88,18 +88,7 @@ def tiny_base(
 
     def make(work: Path) -> None:
         tokenizer = task.tokenizer()
-        model = _train_tiny_base(
-            task,
-            tokenizer,
-            size,
-            seed,
-            steps,
-            batch_size,
-            rate,
-            ingredients["device"],
-            progress,
-            start,
-        )
+        model = _train_tiny_base(task, tokenizer, ingredients, start, progress)
         model.save_pretrained(work)
         tokenizer.save_pretrained(work)
         (work / "tiny_base.json").write_text(text + "\n", encoding="utf-8")
@@ -135,23 +124,20 @@ def _ingredients(
 def _train_tiny_base(
     task: Task,
     tokenizer: PreTrainedTokenizerBase,
-    size: str,
-    seed: int,
-    steps: int,
-    batch_size: int,
-    rate: float,
-    device: str,
-    progress: bool,
+    ingredients: dict[str, Any],
     start: Path | None,
+    progress: bool,
 ) -> PreTrainedModel:
     import torch
     import transformers
     from tqdm.auto import trange
 
+    seed = ingredients["seed"]
+    steps = ingredients["steps"]
     rng = np.random.default_rng(seed)
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     ends |= {"bos_token_id": None, "vocab_size": len(tokenizer)}
-    config = transformers.Qwen3Config(**TINY_CONFIGS[size], **ends)
+    config = transformers.Qwen3Config(**ingredients["config"], **ends)
     threads_before = torch.get_num_threads()
     torch.set_num_threads(1)  # several would change the last bits
     try:
@@ -162,12 +148,13 @@ def _train_tiny_base(
                 model = transformers.Qwen3ForCausalLM(config)
             else:
                 model = transformers.Qwen3ForCausalLM.from_pretrained(start)
-            model = model.to(device).train()
-            optimizer = torch.optim.AdamW(model.parameters(), lr=rate, **TINY_OPTIMIZER)
+            model = model.to(ingredients["device"]).train()
+            optimizer = torch.optim.AdamW(model.parameters(), **ingredients["optimizer"])
             warmup = min(TINY_WARMUP_STEPS, steps // 2)
             schedule = transformers.get_cosine_schedule_with_warmup(optimizer, warmup, steps)
             for _ in trange(steps, desc="tiny base", unit="step", disable=not progress):
-                _completion_loss(model, tokenizer, *task.teach(rng, batch_size)).backward()
+                lessons = task.teach(rng, ingredients["batch_size"])
+                _completion_loss(model, tokenizer, *lessons).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), TINY_MAX_GRAD_NORM)
                 optimizer.step()
                 schedule.step()
