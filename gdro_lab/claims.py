@@ -10,7 +10,8 @@ data/claims.csv has a row for each number. A configuration is spelled METHOD@LEA
 METHOD@LEARNING_RATE#STEP at an earlier checkpoint. Without a baseline the number is a mean, else
 the mean difference from it in pairs by replicate. Several studies, worlds or configurations are
 joined by " + "; the score of a replicate is then its mean over them. A score is a column of
-runs.csv, or a sum or difference of some, of all families or "of" one. `replicates` is a range, as
+runs.csv, or a sum or difference of some, of all families or "of" one; "mean_at_8 at equal seconds"
+is taken where both have spent the same (`gdro_lab.experiments.costs`). `replicates` is a range, as
 in 3-6, or empty for all. `family` names the tests over which p is corrected by Holm (empty: none).
 
 A table of a page is held to the claims if its last column is called `claim`. That column has the id
@@ -32,14 +33,9 @@ import pandas as pd
 
 from gdro.checks import Refusal
 from gdro.files import fault_of, replace_text, write_ledger
+from gdro_lab.experiments.costs import pairs_at_equal_cost
 from gdro_lab.experiments.scores import COLUMNS
-from gdro_lab.experiments.table import (
-    METRICS,
-    RUN_KEY,
-    compare,
-    format_table,
-    stored_rows,
-)
+from gdro_lab.experiments.table import METRICS, RUN_KEY, compare, format_table, stored_rows
 from gdro_lab.intervals import holm, paired_t
 from gdro_lab.tasks.base import ALL
 
@@ -66,12 +62,9 @@ SHARE = re.compile(r" \d+%$")
 """Behind the name of a family: its share of the training prompts."""
 CHECKPOINT = [*RUN_KEY, "step"]
 MEASURED = COLUMNS[COLUMNS.index("family") + 1 :]
-"""The columns of runs.csv that a score may name."""
 FIELDS = ["id", "score", "study", "world", "configuration", "baseline"]
 FIELDS += ["replicates", "family", "text"]
-"""The columns of claims.csv."""
 CONFIGURATION = re.compile(r"(.+)@(\d+(?:\.\d+)?(?:e-\d+)?)(?:#(\d+))?")
-"""METHOD@LEARNING_RATE#STEP, the last optional."""
 
 
 def read_claims(root: Path = ROOT) -> pd.DataFrame:
@@ -146,11 +139,19 @@ def side_of(claim: pd.Series, spelled: str, root: Path = ROOT) -> pd.Series:
 
 def pairs_of(claim: pd.Series, root: Path = ROOT) -> pd.DataFrame:
     """The score by replicate; with a baseline also its score, and the difference."""
-    pairs = side_of(claim, claim.configuration, root).to_frame("score")
-    if not claim.baseline:
-        return pairs
-    pairs["baseline"] = side_of(claim, claim.baseline, root)
-    pairs = pairs.dropna()
+    score, _, cost = claim.score.partition(" at equal ")
+    if cost:
+        rows = stored_rows(claim.study, root / STUDIES).query("family == @ALL")
+        configuration, baseline = (
+            side.partition("@")[0] for side in (claim.configuration, claim.baseline)
+        )
+        pairs = pairs_at_equal_cost(rows, configuration, baseline, cost, score)
+    else:
+        pairs = side_of(claim, claim.configuration, root).to_frame("score")
+        if not claim.baseline:
+            return pairs
+        pairs["baseline"] = side_of(claim, claim.baseline, root)
+        pairs = pairs.dropna()
     return pairs.assign(difference=pairs.score - pairs.baseline)
 
 
@@ -295,7 +296,7 @@ def _cells(claims: pd.DataFrame, made: pd.DataFrame) -> dict[tuple[str, str], st
 
 def _column(claim: pd.Series) -> str:
     """Where a page has the claim: under its score, its family, or for a sum its learning rate."""
-    score, _, family = claim.score.partition(" of ")
+    score, _, family = claim.score.partition(" at equal ")[0].partition(" of ")
     if score == SUM:
         return claim.configuration.rpartition("@")[2]
     return family or SCORES.get(score, score)
