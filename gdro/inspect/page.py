@@ -45,7 +45,7 @@ def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
     share = _share(summary["silent"])
     said = [
         f"{share} of the rollout groups ({_interval(summary['silent_interval'])}) have equal "
-        "rewards: GRPO's advantages are 0 there, and the gradient is that of the others."
+        "rewards: GRPO's advantages are 0 there, so they add nothing to the gradient."
     ]
     needed = summary["needed"]
     if summary["withheld"] is not None:
@@ -64,7 +64,7 @@ def _needs(needed: Mapping[str, Any]) -> str:
     share = _share(needed["share"])
     if needed["of"] not in ("tokens", "characters"):
         return (
-            f"Without them the same training needs {share} of the {needed['of']}; how long the "
+            f"Without them forward and backward need {share} of the {needed['of']}; how long the "
             "prompts are, which have to be computed only once for all rollouts, the log does not "
             "say."
         )
@@ -72,9 +72,9 @@ def _needs(needed: Mapping[str, Any]) -> str:
     if needed["of"] == "characters":
         of = f"about {share} of what TRL computes (by characters: the log counts no tokens)"
     return (
-        "Without them, and with each prompt computed once for its rollouts, the same training "
-        f"needs {of}; {_share(needed['share_with_beta'])} with beta > 0, where no rollout may be "
-        "left out."
+        "Without them, and with each prompt computed once for its rollouts, forward and backward "
+        f"need {of}, or {_share(needed['share_with_beta'])} with beta > 0, where every rollout has "
+        "a gradient. Sampling costs the same."
     )
 
 
