@@ -250,7 +250,7 @@ class Method(Stateful):
         return getattr(type(self), hook) is not getattr(Method, hook)
 
     def begin(self, run: Run) -> None:
-        """Take `run` and call `start`, as the controller and methods made of others do."""
+        """Take `run` and call `start`, as the controller does."""
         self.run = run  # here, so that a method's `start` need not call its base's
         self.start(run)
         self.check_kinds()  # else the first checkpoint would fail, hours later

@@ -20,10 +20,8 @@ an interval must be that of some claim. The folder of each study has a ledger, w
 rows that were cut or altered since are found.
 """
 
-import json
 import re
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -33,33 +31,29 @@ import pandas as pd
 
 from gdro.checks import Refusal
 from gdro.files import fault_of, replace_text, write_ledger
-from gdro_lab.experiments.costs import pairs_at_equal_cost
+from gdro_lab.experiments.blocks import BASE
+from gdro_lab.experiments.costs import scores_at_equal_cost
 from gdro_lab.experiments.scores import COLUMNS
 from gdro_lab.experiments.table import METRICS, RUN_KEY, compare, format_table, stored_rows
 from gdro_lab.intervals import holm, paired_t
+from gdro_lab.pages import NO_CLAIM, NUMBER, filled, held_rows, pages_of, plain, text_of
 from gdro_lab.tasks.base import ALL
 
 ROOT = Path(__file__).parents[1]
 CLAIMS = "data/claims.csv"
 STUDIES = "data/studies"
-PAGES = "README.md", "docs/*.md", "docs/results/*.md", "notebooks/*.ipynb"
 COSTS = {"trained_tokens": "trained tokens", "seconds": "seconds"}
 """What is printed as a multiple of the baseline's."""
 SUM = "mean_at_8 + pass_at_8"
 """The score by which learning rates are chosen; its columns on a page are named after these."""
 GAP = "memorization_gap"
 """Averaged over the families."""
+COSTS_OF_A_RUN = ("rollouts", "trained_tokens", "seconds")
+"""What two configurations can be compared at."""
 SCORES = METRICS | {GAP: "memorization gap", "any_of_32": "pass@32", "distinct": "texts"} | COSTS
 """Names of the columns of rows on the pages; "mean_at_8 of amp" is in the column amp."""
-NO_CLAIM = "no such claim"
-"""Written into a cell whose row names an unknown claim, or one that has no such score."""
 WHOLE_TABLE = "table"
 """The family of all tests in a study's own table, over every method and learning rate."""
-NUMBER = re.compile(r"\.\d+ ±\.\d+\*?")
-COUNT = re.compile(r"\((\d+)(?=[),])")
-"""The number of replicates in a cell, as in "gym-weak (8)" and "gym-weak (6, fresh)"."""
-SHARE = re.compile(r" \d+%$")
-"""Behind the name of a family: its share of the training prompts."""
 CHECKPOINT = [*RUN_KEY, "step"]
 MEASURED = COLUMNS[COLUMNS.index("family") + 1 :]
 FIELDS = ["id", "score", "study", "world", "configuration", "baseline"]
@@ -112,40 +106,62 @@ def _score(rows: pd.DataFrame, score: str) -> pd.Series:
     return (rows[names] * signs).sum(axis=1, skipna=False)
 
 
-def side_of(claim: pd.Series, spelled: str, root: Path = ROOT) -> pd.Series:
-    """The score of some configurations by replicate, the mean over these and the claim's worlds."""
-    rows = values_of(claim.study, claim.score, root)
+def runs_of(claim: pd.Series, spelled: str, score: str, root: Path = ROOT) -> pd.DataFrame:
+    """A score of one configuration as `value`, in the claim's worlds and replicates.
+
+    The row of each run at the spelled step, else at all of its checkpoints.
+    """
+    match = CONFIGURATION.fullmatch(spelled)
+    if match is None:
+        raise Refusal(f"configuration must be METHOD@LEARNING_RATE#STEP, got {spelled!r}")
+    method, learning_rate, step = match.groups()
+    rows = values_of(claim.study, score, root)
     worlds = set(claim.world.split(" + "))
-    rows = rows[rows.world.isin(worlds)]
+    is_of_study = worlds.issubset(rows.world)
+    is_rate = np.isclose(rows.learning_rate, float(learning_rate))
+    rows = rows[rows.world.isin(worlds) & is_rate & (rows.configuration == method)]
     if claim.replicates:
         limits = re.fullmatch(r"(\d+)-(\d+)", claim.replicates)
         if limits is None:
             raise Refusal(f"replicates must be a range such as 3-6, got {claim.replicates!r}")
         rows = rows[rows.replicate.between(int(limits[1]), int(limits[2]))]
+    if step:
+        rows = rows[rows.step == int(step)]
+    if rows.empty or not is_of_study:
+        raise Refusal(f"runs must be those of {claim.study!r}, got {spelled!r} in {claim.world!r}")
+    return rows
+
+
+def side_of(claim: pd.Series, spelled: str, root: Path = ROOT) -> pd.Series:
+    """The score of some configurations by replicate, the mean over these and the claim's worlds."""
     parts = []
     for one in spelled.split(" + "):
-        match = CONFIGURATION.fullmatch(one)
-        if match is None:
-            raise Refusal(f"configuration must be METHOD@LEARNING_RATE#STEP, got {one!r}")
-        method, learning_rate, step = match.groups()
-        is_there = rows.step == int(step) if step else rows.at_end
-        is_rate = np.isclose(rows.learning_rate, float(learning_rate))
-        chosen = rows[is_there & is_rate & (rows.configuration == method)]
-        if chosen.empty or not worlds.issubset(rows.world):
-            raise Refusal(f"runs must be those of {claim.study!r}, got {one!r} in {claim.world!r}")
+        rows = runs_of(claim, one, claim.score, root)
+        chosen = rows if "#" in one else rows[rows.at_end]
         parts.append(chosen.pivot(index="replicate", columns="world", values="value"))
     return pd.concat(parts, axis=1).dropna().mean(axis=1)
+
+
+def pairs_at_equal_cost(claim: pd.Series, score: str, cost: str, root: Path = ROOT) -> pd.DataFrame:
+    """The score of two configurations by replicate where both have spent the same."""
+    if cost not in COSTS_OF_A_RUN or " + " in claim.world + claim.configuration + claim.baseline:
+        raise Refusal(
+            f"a claim at equal cost must be of {COSTS_OF_A_RUN}, of one world and two "
+            f"configurations, got {claim.score!r} of {claim.id!r}"
+        )
+    courses = []
+    for spelled in (f"{BASE}@0", claim.configuration, claim.baseline):
+        values = runs_of(claim, spelled, score, root).set_index(["replicate", "step"]).value
+        spent = runs_of(claim, spelled, cost, root).set_index(["replicate", "step"]).value
+        courses.append(pd.DataFrame({"spent": spent, "score": values}).reset_index())
+    return scores_at_equal_cost(*courses)
 
 
 def pairs_of(claim: pd.Series, root: Path = ROOT) -> pd.DataFrame:
     """The score by replicate; with a baseline also its score, and the difference."""
     score, _, cost = claim.score.partition(" at equal ")
     if cost:
-        rows = stored_rows(claim.study, root / STUDIES).query("family == @ALL")
-        configuration, baseline = (
-            side.partition("@")[0] for side in (claim.configuration, claim.baseline)
-        )
-        pairs = pairs_at_equal_cost(rows, configuration, baseline, cost, score)
+        pairs = pairs_at_equal_cost(claim, score, cost, root)
     else:
         pairs = side_of(claim, claim.configuration, root).to_frame("score")
         if not claim.baseline:
@@ -256,33 +272,20 @@ def faults(root: Path = ROOT) -> list[str]:
     ]
     cells = _cells(claims, made)
     # in prose the sign is often a word, as in "loses .014 ±.009", and the star is left out
-    plain = [text.lstrip("+−") for text in made.text]
-    known = {part for text in plain for part in (text, text.rstrip("*"))}
-    for page in _pages(root):
-        text = _text_of(page)
+    unsigned = [text.lstrip("+−") for text in made.text]
+    known = {part for text in unsigned for part in (text, text.rstrip("*"))}
+    for page in pages_of(root):
+        text = text_of(page)
         name = page.relative_to(root)
-        for old, new in zip(text.splitlines(), _filled(text, cells).splitlines(), strict=True):
-            if old != new or NO_CLAIM in _plain(new):
+        wanted = filled(text, cells, SCORES.values())
+        for old, new in zip(text.splitlines(), wanted.splitlines(), strict=True):
+            if old != new or NO_CLAIM in plain(new):
                 found.append(f"{name}: {new!r} wanted, got {old!r}")
-        held = {line for line, _ in _held_rows(text)}
+        held = {line for line, _ in held_rows(text)}
         for line in text.splitlines():
-            loose = [] if line in held else NUMBER.findall(_plain(line))
+            loose = [] if line in held else NUMBER.findall(plain(line))
             found += [f"{name}: no claim has {number!r}" for number in loose if number not in known]
     return found
-
-
-def _pages(root: Path) -> Iterator[Path]:
-    for pattern in PAGES:
-        yield from sorted(root.glob(pattern))
-
-
-def _text_of(page: Path) -> str:
-    """A page, or the prose of a notebook."""
-    text = page.read_text("utf-8")
-    if page.suffix == ".md":
-        return text
-    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
-    return "\n".join("".join(cell["source"]) for cell in cells)
 
 
 def _cells(claims: pd.DataFrame, made: pd.DataFrame) -> dict[tuple[str, str], str]:
@@ -296,50 +299,11 @@ def _cells(claims: pd.DataFrame, made: pd.DataFrame) -> dict[tuple[str, str], st
 
 def _column(claim: pd.Series) -> str:
     """Where a page has the claim: under its score, its family, or for a sum its learning rate."""
-    score, _, family = claim.score.partition(" at equal ")[0].partition(" of ")
+    score, at_equal, cost = claim.score.partition(" at equal ")
+    score, _, family = score.partition(" of ")
     if score == SUM:
         return claim.configuration.rpartition("@")[2]
-    return family or SCORES.get(score, score)
-
-
-def _plain(text: str) -> str:
-    """Without what Markdown adds to a number: escapes, bold, spaces that do not break."""
-    return text.replace("\\*", "*").replace("**", "").replace("\u00a0", " ")
-
-
-def _split(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
-def _held_rows(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Each row of a table with a column `claim`, and the names of the table's columns."""
-    header: list[str] = []
-    for line in text.splitlines():
-        if not line.startswith("|"):
-            header = []
-        elif not header:
-            header = _split(line)
-        elif header[-1] == "claim" and not set(line) <= set("|-: "):
-            yield line, header
-
-
-def _filled(text: str, cells: dict[tuple[str, str], str]) -> str:
-    """The page with its held cells as the rows have them; cells that are right stay untouched."""
-    for line, header in list(_held_rows(text)):
-        old = _split(line)
-        claim = old[-1].strip("`")
-        count = cells.get((claim, "replicates"), "0")
-        new = [COUNT.sub(f"({count}", cell) for cell in old]
-        for place, name in enumerate(header[:-1]):
-            name = SHARE.sub("", name)
-            wanted = cells.get((claim, name))
-            if wanted is None and name in SCORES.values() and old[place] not in ("", "–"):
-                wanted = NO_CLAIM
-            if wanted is not None and _plain(old[place]) != wanted:
-                new[place] = wanted.replace("*", "\\*").replace(" ", "\u00a0")
-        if new != old:
-            text = text.replace(line, f"| {' | '.join(new)} |")
-    return text
+    return (family or SCORES.get(score, score)) + at_equal + cost
 
 
 def write(root: Path = ROOT) -> None:
@@ -350,9 +314,10 @@ def write(root: Path = ROOT) -> None:
         raise Refusal("\n".join(found))
     made = texts_of(claims, root)
     replace_text(root / CLAIMS, claims.assign(text=made.text).to_csv(index=False))
-    for page in _pages(root):
+    cells = _cells(claims, made)
+    for page in pages_of(root):
         if page.suffix == ".md":
-            replace_text(page, _filled(page.read_text("utf-8"), _cells(claims, made)))
+            replace_text(page, filled(page.read_text("utf-8"), cells, SCORES.values()))
     for folder in folders_of(claims, root):
         write_ledger(folder)
 
@@ -360,8 +325,8 @@ def write(root: Path = ROOT) -> None:
 def behind(name: str) -> str:
     """What is behind a claim, a number or a study: the pairs, or the table."""
     claims = read_claims()
-    plain = claims.text.str.replace("−", "-")
-    chosen = claims[(claims.id == name) | plain.str.contains(name.replace("−", "-"), regex=False)]
+    texts = claims.text.str.replace("−", "-")
+    chosen = claims[(claims.id == name) | texts.str.contains(name.replace("−", "-"), regex=False)]
     texts = []
     for one in chosen.itertuples():
         minus = f" minus {one.baseline}" if one.baseline else ""

@@ -128,3 +128,23 @@ def test_several_worlds_are_averaged_within_a_replicate(copied):
     claim["world"] = "rare-hard + other"
     both = claims.pairs_of(claim, copied)
     assert both.difference.to_list() == pytest.approx((alone.difference + 0.1).to_list())
+
+
+def test_a_claim_at_equal_cost_is_read_where_both_have_spent_the_same():
+    claim = pd.Series(
+        {"id": "x", "study": "steps/study", "world": "steps", "replicates": "110-111"}
+    )
+    claim["score"] = "mean_at_8 at equal rollouts"
+    claim["configuration"], claim["baseline"] = "pivotal@5e-5", "grpo@5e-5"
+    pairs = claims.pairs_of(claim)
+    ends = claims.pairs_of(claim.replace(claim.score, "mean_at_8"))
+    assert pairs.index.tolist() == [110, 111]
+    assert pairs.difference.tolist() == pytest.approx(ends.difference.tolist())  # at their ends
+    for field, wrong in {
+        "configuration": "pivotal@1e-3",
+        "baseline": "",
+        "world": "nowhere",
+        "score": "mean_at_8 at equal weather",
+    }.items():
+        with pytest.raises(Refusal):
+            claims.pairs_of(pd.Series({**claim, field: wrong}))

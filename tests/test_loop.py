@@ -187,3 +187,15 @@ def test_bad_input_is_refused(model, tokenizer):
     model.config.model_type = "llama"
     with pytest.raises(ValueError, match="Qwen3"):
         run(model, tokenizer)
+
+
+def test_a_reward_gets_the_columns_that_only_some_rows_have(tokenizer):
+    given = {}
+
+    def reward(prompts, completions, **columns):
+        given.update(columns)
+        return [0.0] * len(prompts)
+
+    rows = [{"prompt": "1", "uid": 0}, {"prompt": "2", "uid": 1, "hint": "odd"}]
+    loop.rewards_of(tokenizer, rows, torch.zeros(2, 1, dtype=torch.long), reward)
+    assert given == {"uid": [0, 1], "hint": [None, "odd"]}

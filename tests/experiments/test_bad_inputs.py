@@ -11,6 +11,7 @@ from processes import gdro
 FIELDS = {  # what the message must name: the profile's fields
     "save_only_model": {"train": {"save_only_model": True}},
     "temperature": {"train": {"temperature": "0.9"}},
+    "learning_rate": {"train": {"learning_rate": 0.0}},
     "method": {"variants": {"grpo": {"method": "gpro"}}},
     "variants": {"variants": {"../esc": {"method": "grpo"}}},
     "methods_from": {"methods_from": "no.py"},

@@ -36,10 +36,12 @@ def test_shipped_profiles_are_valid_from_anywhere(name, tmp_path, monkeypatch):
     ("fields", "named"),
     [
         ({"variants": {"a": GRPO, "b": GRPO | {"label": "a"}}}, "labels"),
+        ({"variants": {"base": GRPO}}, "labels"),
         ({"variants": {"a": GRPO | {"train": {"max_steps": 3}}}}, "max_steps"),
         ({"train": {"max_steps": 7, "updates_per_step": 2}}, "max_steps"),
         ({"train": {"max_steps": 6, "num_iterations": 2, "save_steps": 3}}, "save_steps"),
         ({"evaluation": {"samples": 2, "k": 4}}, "evaluation.k"),
+        ({"evaluation": {"at": [0.5]}}, "evaluation.at"),
         ({"variants": {"a": GRPO | {"train": {"num_generations": 32}}}}, "num_generations"),
         ({"one_task": False}, "evaluation.samples"),
         ({"one_task": False, "seeds": [0], "task": {"kind": "embedded", "seed": 1}}, "task.seed"),
@@ -144,3 +146,21 @@ def test_packages_that_a_profile_needs_are_asked_for_first(monkeypatch, name, he
     profile = load_profile(name)
     with pytest.raises(ValueError, match=named) if named else nullcontext():
         play.check_installed([profile.run(variant, 0) for variant in profile.variants])
+
+
+def test_a_changed_file_of_methods_makes_other_runs_of_these_alone(profile_of, tmp_path):
+    file = tmp_path / "mine.py"
+    code = """from gdro import Method, register
+@register("mine_by_file")
+class Mine(Method):
+    def weights(self, batch):
+        return super().weights(batch)
+"""
+    file.write_text(code)
+    profile = profile_of(
+        methods_from=str(file), variants={"a": {"method": "mine_by_file"}, "grpo": GRPO}
+    )
+    before = {name: profile.run(name, 0).settings for name in ("a", "grpo")}
+    file.write_text(code + "# changed\n")
+    assert profile.run("a", 0).settings != before["a"]
+    assert profile.run("grpo", 0).settings == before["grpo"]

@@ -24,6 +24,7 @@ GYM += "families: [{name: a, task: gcd, prompt: 'g{numbers:,}'}]\n"
     ("text", "match"),
     [
         (None, "world"),
+        (f"{FAMILY}base: {{step: 9}}\n", r"base\.step"),
         (GYM.replace("'}]", "', share: 0.5}]"), "sum to 1"),
         (GYM.replace("{name: a", "{name: all"), "'all'"),
         (f"{FAMILY}n_trian: 9\n", "n_trian"),

@@ -101,6 +101,10 @@ def test_what_unsloth_cannot_do_is_refused_without_it(monkeypatch):
     with_engine = SimpleNamespace(vllm_engine=object())
     with pytest.raises(ValueError, match="engine"):
         check_unsloth_settings(False, with_engine, args)
+    lora = SimpleNamespace(peft_config={})
+    by_vllm = SimpleNamespace(**vars(args) | {"use_vllm": True})
+    with pytest.raises(ValueError, match="fast_inference"):
+        check_unsloth_settings(True, lora, by_vllm)
     for name in REFUSED_VARIABLES:
         monkeypatch.setenv(name, "1")
         with pytest.raises(ValueError, match=name):

@@ -116,7 +116,10 @@ UNSLOTH = {"kind": "unsloth-lora", "fast_inference": True}
     [
         ({"kind": "full", "lora": {}}, "lora"),
         ({"fast_inference": True}, "fast_inference"),
+        ({"quantization": "4bit", "kind": "unsloth-full"}, "quantization"),
+        ({"kind": "unsloth-lora", "standby": True}, "standby"),
         (UNSLOTH | {"lora": {"use_dora": True}}, "use_dora"),
+        ({"kind": "unsloth-full", "attn_implementation": "eager"}, "attn_implementation"),
     ],
 )
 def test_bad_arguments_are_refused(folders, change, named):
