@@ -36,7 +36,7 @@ from gdro_lab.experiments.costs import scores_at_equal_cost
 from gdro_lab.experiments.scores import COLUMNS
 from gdro_lab.experiments.table import METRICS, RUN_KEY, compare, format_table, stored_rows
 from gdro_lab.intervals import holm, paired_t
-from gdro_lab.pages import NO_CLAIM, NUMBER, filled, held_rows, pages_of, plain, text_of
+from gdro_lab.pages import NO_CLAIM, NUMBER, filled, held_rows, pages_of, plain, prose_of
 from gdro_lab.tasks.base import ALL
 
 ROOT = Path(__file__).parents[1]
@@ -275,7 +275,7 @@ def faults(root: Path = ROOT) -> list[str]:
     unsigned = [text.lstrip("+−") for text in made.text]
     known = {part for text in unsigned for part in (text, text.rstrip("*"))}
     for page in pages_of(root):
-        text = text_of(page)
+        text = prose_of(page)
         name = page.relative_to(root)
         wanted = filled(text, cells, SCORES.values())
         for old, new in zip(text.splitlines(), wanted.splitlines(), strict=True):

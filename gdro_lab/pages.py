@@ -20,7 +20,7 @@ def pages_of(root: Path) -> Iterator[Path]:
         yield from sorted(root.glob(pattern))
 
 
-def text_of(page: Path) -> str:
+def prose_of(page: Path) -> str:
     """A page, or the prose of a notebook."""
     text = page.read_text("utf-8")
     if page.suffix == ".md":
