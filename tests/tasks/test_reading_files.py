@@ -38,7 +38,7 @@ def read(path, schema=None, **options):
         ("own.json", LINES),
         ("own.json", json.dumps(ROWS, indent=2)),
         ("named.json", json.dumps({"version": 1.1, "data": ROWS, "tags": ["a"]})),
-        ("own.csv.gz", gzip.compress(table(",").encode())),
+        ("own.csv.gz", gzip.compress(table(",").encode(), mtime=0)),
         ("own.csv", table(",")),
         ("own.csv", table(";")),
         ("own.tsv", table("\t")),
@@ -147,7 +147,7 @@ def test_what_is_neither_text_nor_number_is_refused_with_its_row(tmp_path, colum
         ("own.csv", b'question,answer\n"1+1?,2\n3+3?,6\n'),
         ("own.csv", b"question,answer\n\xff,1\n"),
         ("own.parquet", b"PAR"),
-        ("own.jsonl.gz", gzip.compress(LINES.encode())[:-9]),
+        ("own.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)[:-9]),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path, name, content):
