@@ -34,7 +34,7 @@ from gdro.files import fault_of, replace_text, write_ledger
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.costs import scores_at_equal_cost
 from gdro_lab.experiments.scores import COLUMNS
-from gdro_lab.experiments.table import METRICS, RUN_KEY, compare, format_table, stored_rows
+from gdro_lab.experiments.table import COSTS, METRICS, RUN_KEY, compare, format_table, stored_rows
 from gdro_lab.intervals import holm, paired_t
 from gdro_lab.pages import NO_CLAIM, NUMBER, filled, held_rows, pages_of, plain, prose_of
 from gdro_lab.tasks.base import ALL
@@ -42,15 +42,13 @@ from gdro_lab.tasks.base import ALL
 ROOT = Path(__file__).parents[1]
 CLAIMS = "data/claims.csv"
 STUDIES = "data/studies"
-COSTS = {"trained_tokens": "trained tokens", "seconds": "seconds"}
+RATIOS = {"trained_tokens": "trained tokens", "seconds": "seconds"}
 """What is printed as a multiple of the baseline's."""
 SUM = "mean_at_8 + pass_at_8"
 """The score by which learning rates are chosen; its columns on a page are named after these."""
 GAP = "memorization_gap"
 """Averaged over the families."""
-COSTS_OF_A_RUN = ("rollouts", "trained_tokens", "seconds")
-"""What two configurations can be compared at."""
-SCORES = METRICS | {GAP: "memorization gap", "any_of_32": "pass@32", "distinct": "texts"} | COSTS
+SCORES = METRICS | {GAP: "memorization gap", "any_of_32": "pass@32", "distinct": "texts"} | RATIOS
 """Names of the columns of rows on the pages; "mean_at_8 of amp" is in the column amp."""
 WHOLE_TABLE = "table"
 """The family of all tests in a study's own table, over every method and learning rate."""
@@ -144,9 +142,9 @@ def side_of(claim: pd.Series, spelled: str, root: Path = ROOT) -> pd.Series:
 
 def pairs_at_equal_cost(claim: pd.Series, score: str, cost: str, root: Path = ROOT) -> pd.DataFrame:
     """The score of two configurations by replicate where both have spent the same."""
-    if cost not in COSTS_OF_A_RUN or " + " in claim.world + claim.configuration + claim.baseline:
+    if cost not in COSTS or " + " in claim.world + claim.configuration + claim.baseline:
         raise Refusal(
-            f"a claim at equal cost must be of {COSTS_OF_A_RUN}, of one world and two "
+            f"a claim at equal cost must be of {COSTS}, of one world and two "
             f"configurations, got {claim.score!r} of {claim.id!r}"
         )
     courses = []
@@ -214,8 +212,8 @@ def _text(claim: pd.Series, pairs: pd.DataFrame, p: float) -> str:
     """A number as it is printed."""
     if not claim.baseline:
         mean = pairs.score.mean()
-        return f"{mean:,.0f}" if claim.score in COSTS else _short(mean)
-    if claim.score in COSTS:
+        return f"{mean:,.0f}" if claim.score in RATIOS else _short(mean)
+    if claim.score in RATIOS:
         return _short(pairs.score.mean() / pairs.baseline.mean(), digits=2)
     interval = paired_t(pairs.difference)
     star = "*" if p < 0.05 else ""

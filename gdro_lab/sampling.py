@@ -30,7 +30,10 @@ def sample(
     text_RT = prompt_RT.new_full((len(prompt_RT), max_new_tokens), end)
     ids_NT, row_R = prompt_RT.unique(dim=0, return_inverse=True)
     live_R = torch.arange(len(row_R), device=row_R.device)  # rollouts that have not ended
+    parent_N = None  # which row of the cache each row continues, from the second token on
     for t in range(max_new_tokens):
+        if parent_N is not None:
+            cache[:] = [(keys[parent_N], values[parent_N]) for keys, values in cache]
         p_NV = forward(model, ids_NT, cache)[:, -1].float().softmax(dim=-1)
         p_RV = p_NV[row_R]
         # p divided by Exp(1) numbers is largest at each token with probability p
@@ -44,6 +47,5 @@ def sample(
         pair_R = row_R[continues_R] * p_NV.shape[1] + token_R[continues_R]
         pair_N, row_R = pair_R.unique(return_inverse=True)
         parent_N = pair_N // p_NV.shape[1]
-        cache[:] = [(keys[parent_N], values[parent_N]) for keys, values in cache]
         ids_NT = (pair_N % p_NV.shape[1])[:, None]
     return text_RT

@@ -95,7 +95,8 @@ def options_of(args: GDROConfig) -> dict[str, Any]:
 
 def choices_of(args: GDROConfig) -> dict[str, str]:
     """The options that a trainer reads once, as text: what is in `gdro_options` may change too."""
-    read_once = GDROConfig.__annotations__.keys() - {"trim_batches", "log_bins"}
+    read_again = ("trim_batches", "log_bins")
+    read_once = [name for name in GDROConfig.__annotations__ if name not in read_again]
     return {name: repr(getattr(args, name)) for name in read_once}
 
 
