@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 EPSILON = 1e-4  # of (3), as in TRL
+ROUNDING = 1e-6  # of rewards, relative to the largest of their group: those within it are equal
 
 
 def preset_options(preset: object) -> dict[str, Any]:
@@ -16,6 +17,15 @@ def preset_options(preset: object) -> dict[str, Any]:
     }
 
 
+def flat_groups(rewards_R: np.ndarray, group_ids_R: np.ndarray, num_groups: int) -> np.ndarray:
+    """Whether all rewards of each group are equal, (P,); NaN is passed over."""
+    low_P = np.full(num_groups, np.inf)
+    high_P = np.full(num_groups, -np.inf)
+    np.fmin.at(low_P, group_ids_R, rewards_R)
+    np.fmax.at(high_P, group_ids_R, rewards_R)
+    return high_P - low_P <= ROUNDING * np.maximum(np.abs(low_P), np.abs(high_P))
+
+
 def group_advantages(
     rewards_R: np.ndarray,
     group_ids_R: np.ndarray,
@@ -25,6 +35,8 @@ def group_advantages(
     clip: float | None = None,
 ) -> np.ndarray:
     """(3): A_ij = (r_ij − μ_i) / (σ_i + ε) within rollout groups of any sizes, (R,).
+
+    Groups of equal rewards have 0, where a mean that is exact only to rounding would leave 1e-13.
 
     Args:
         rewards_R: of each rollout.
@@ -38,6 +50,7 @@ def group_advantages(
     sizes_P = np.maximum(np.bincount(group_ids_R, minlength=num_groups), 1)  # a group may be empty
     means_P = np.bincount(group_ids_R, rewards_R, num_groups) / sizes_P
     advantages_R = rewards_R - means_P[group_ids_R]
+    advantages_R[flat_groups(rewards_R, group_ids_R, num_groups)[group_ids_R]] = 0.0
     freedom = 0 if std == "population" else 1
     if scale == "group":
         squares_P = np.bincount(group_ids_R, advantages_R**2, num_groups)

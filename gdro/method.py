@@ -1,22 +1,11 @@
 """Methods: which prompts are drawn, how many rollouts each gets, what is learned from them.
 
-A method overrides what it changes; all defaults of `Method` together are GRPO. Three examples
-(`highest` is in `gdro.draws`):
-
-    @register("even_odds")                       # draws the prompts solved about half the time
-    class EvenOdds(Method):
-        def draw(self, pool, size, rng):
-            return highest(pool.rate_P * (1 - pool.rate_P), size, rng)
+A method overrides what it changes; all defaults of `Method` together are GRPO. So
 
     @register("failures")                        # rollouts in proportion to the failure rate
     class Failures(Method):
         def allocate(self, prompts, budget, rng):
             return 1.1 - prompts.rate_P          # the controller scales and rounds
-
-    @register("centre")                          # advantages without the division by σ
-    class Centre(Method):
-        def advantages(self, batch):
-            return batch.centred_R
 
 Axes: P prompts, R rollouts, B bins, D prompts of the data set.
 """

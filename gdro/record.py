@@ -11,6 +11,7 @@ from gdro.files import plain
 from gdro.method import Batch
 
 FILLED_BY_METHODS = {"weight", "probability", "price", "demand"}  # of the row, by their reports
+ADDED_BY_TRAINERS = {"global_step", "rollouts_spent", "tokens", "signal", "trained_tokens"}
 
 
 def record_row(
@@ -57,7 +58,7 @@ def record_row(
         "demand": None,
         "mean_reward": float(batch.rewards_R.mean()),
     }
-    taken = sorted((row.keys() - FILLED_BY_METHODS) & report.keys())
+    taken = sorted(((row.keys() - FILLED_BY_METHODS) | ADDED_BY_TRAINERS) & report.keys())
     if taken:
         raise ValueError(
             f"report must leave the controller's entries alone, got {taken}; name its own otherwise"

@@ -35,20 +35,15 @@ class Stateful:
 
     def check_kinds(self) -> None:
         """ValueError for an attribute that is not there, or that JSON changes: a dict, a tuple."""
-        missing = [name for name in self.state if not hasattr(self, name)]
-        if missing:
-            raise ValueError(
-                f"state of {type(self).__name__!r} must name attributes that its `start` makes, "
-                f"got {missing}"
-            )
+        kinds = bool | int | float | str | list | np.ndarray | np.generic | Stateful | None
         for name in self.state:
-            value = getattr(self, name)
-            kinds = bool | int | float | str | list | np.ndarray | np.generic | Stateful | None
+            value = getattr(self, name, NotImplemented)  # which is of no kind
             is_object = isinstance(value, np.ndarray) and value.dtype.hasobject
             if is_object or not isinstance(value, kinds):
                 raise ValueError(
-                    f"state of {type(self).__name__!r} must be numbers, strings, lists and arrays "
-                    f"of them or other states, got {name!r}, a {type(value).__name__}"
+                    f"state of {type(self).__name__!r} must name attributes that its `start` makes "
+                    "of numbers, strings, lists and arrays of them or other states, got "
+                    f"{name!r}, a {type(value).__name__}"
                 )
 
     def state_dict(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ comes before TRL. It exits with 2 and one line if it refuses what it is given, a
 work itself failed: the log of a job has its traceback.
 """
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -360,6 +361,13 @@ def inspect_command(
 
     Example: gdro inspect output/completions --out waste.png
     """
-    from gdro.inspect import inspect_logs
+    from gdro.inspect import page, read, summarize
+    from gdro.inspect.picture import save
 
-    click.echo(inspect_logs(logs, threshold, as_json, out, **columns))
+    summary = summarize(read(*logs, **columns), threshold)
+    if out is not None:
+        save(summary, out)
+    text = (
+        json.dumps(summary, indent=2, allow_nan=False) if as_json else page(summary, str(logs[0]))
+    )
+    click.echo(text)

@@ -186,6 +186,8 @@ def test_advantages_by_hand_in_groups_of_any_size(std, scale, clip):
     expected = np.clip(np.concatenate(by_hand), -(clip or np.inf), clip or np.inf)
     ids = np.repeat(np.arange(4), [3, 1, 2, 4])
     assert group_advantages(rewards, ids, 4, std, scale, clip) == pytest.approx(expected)
+    equal = np.full(8, 0.1)  # whose mean is not .1
+    assert not group_advantages(equal, np.zeros(8, int), 1, std, scale, clip).any()
     order = np.random.default_rng(0).permutation(10)
     controller = GDROController("grpo", advantage_std=std, scale_rewards=scale, advantage_clip=clip)
     batch = controller.observe(controller.plan([9, 7, 5, 3]), ids[order], rewards[order])

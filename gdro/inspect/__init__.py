@@ -9,13 +9,8 @@
 `gdro inspect output/completions` does the same.
 """
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 from gdro.inspect.page import in_short, page
-from gdro.inspect.picture import draw, save
+from gdro.inspect.picture import draw
 from gdro.inspect.read import read
 from gdro.inspect.report import summarize, summarize_groups
 from gdro.inspect.table import Groups, Rollouts, form_groups
@@ -26,25 +21,8 @@ __all__ = [
     "draw",
     "form_groups",
     "in_short",
-    "inspect_logs",
     "page",
     "read",
     "summarize",
     "summarize_groups",
 ]
-
-
-def inspect_logs(
-    logs: Sequence[Path],
-    threshold: float | None = None,
-    as_json: bool = False,
-    out: Path | None = None,
-    **columns: Any,
-) -> str:
-    """Return what `gdro inspect` prints; write the picture to `out`."""
-    summary = summarize(read(*logs, **columns), threshold)
-    if out is not None:
-        save(summary, out)
-    if as_json:
-        return json.dumps(summary, indent=2, allow_nan=False)
-    return page(summary, str(logs[0]))

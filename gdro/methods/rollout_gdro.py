@@ -148,7 +148,6 @@ class RolloutAdversary(Stateful):
         bin_counts: ArrayLike,
         rollouts: ArrayLike,
         observed: ArrayLike,
-        spent: float | None = None,
         played: np.ndarray | None = None,
     ) -> float:
         """Learn from a step, then move the price.
@@ -158,7 +157,6 @@ class RolloutAdversary(Stateful):
             rollouts: (B,) as `allocate` gave them, 0 where none were played.
             observed: (B,), NaN where there is none: the variance of the bin's rewards under utility
                 "variance", the mean loss −Ĵ_b(n_b) of (18) under "loss".
-            spent: mean rollouts per prompt over the whole batch, for price_driver "realized".
             played: (B, N), with which probability each arm was played when these rollouts were
                 allocated; by default at the last `allocate`.
 
@@ -185,11 +183,9 @@ class RolloutAdversary(Stateful):
         self.ema_BN = ema_scores(self.ema_BN, new_BN, self.ema)
         self.visits_BN += ~np.isnan(new_BN)
         if self.price_driver == "demand":
-            driver = demand
-        else:
-            driver = counts_B @ rollouts_B / counts_B.sum() if spent is None else spent
-        # (21), without a floor at 0: a budget that must be met exactly may have a negative price
-        self.price += self.price_lr * (float(driver) - self.mean_rollouts)
+            # (21), without a floor at 0: a budget that must be met exactly may have a negative
+            # price. Rollouts that were "realized" meet it, so that they would never move the price
+            self.price += self.price_lr * (demand - self.mean_rollouts)
         self.step += 1
         return demand
 
@@ -268,7 +264,6 @@ class RolloutGDRO(AveragingMethod):
             counts_B,
             batch.memo.get("rollouts_B", none_B),
             observed_B,
-            spent=self.run.mean_rollouts,  # as every plan does: "realized" never moves the price
             played=batch.memo.get("played_BN"),
         )
 

@@ -182,14 +182,13 @@ class Oracle(Method):
 class FamilyEven(Method):
     """Families drawn evenly, as by a curriculum that knows which prompts need which skill.
 
-    A batch has equally many of each family, as far as possible, at random within a family. With
+    The bins are the families, which `StaticGroups` names. A batch has equally many of each family,
+    as far as possible, at random within a family. With
     `shares` it has these instead, in whole prompts by largest remainder: what a family lacks in one
     batch is owed to it in the next, so that it is never off by a whole prompt. Prompts of a family
     smaller than its part of the batch come again.
     """
 
-    groups: Mapping[Any, Any] | None = None
-    """From uid to family; by default the bins are the families, which `StaticGroups` names."""
     shares: Mapping[str, Share] = field(default_factory=dict)
     """Share of each of F families in a batch, by name, such as {"hard": 0.5, "easy": 0.5}; by
     default all are equal."""
@@ -207,11 +206,9 @@ class FamilyEven(Method):
         self.owed_F = np.zeros(len(self.shares))  # prompts, over all batches so far
 
     def families(self, prompts: Prompts) -> list[Any]:
-        """Name of each prompt's family; its bin where nothing names them, −1 if it has none."""
-        if self.groups is None:
-            names = self.run.bin_names
-            return [names[b] if self.run.has_groups else b for b in prompts.bins_P.tolist()]
-        return [str(self.groups[uid]) for uid in prompts.uids_P.tolist()]
+        """Name of each prompt's group; its bin where nothing names groups, −1 if it has none."""
+        names = self.run.bin_names
+        return [names[b] if self.run.has_groups else b for b in prompts.bins_P.tolist()]
 
     def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
         if self.shares:
@@ -228,7 +225,7 @@ class FamilyEven(Method):
             present = sorted(set(names))
             raise ValueError(
                 f"shares must name the families of the data, {present}, got {sorted(self.shares)}: "
-                "give groups, or StaticGroups for bins (in TRL a group_column)"
+                "give StaticGroups for bins (in TRL a group_column)"
             )
         wanted_F = np.maximum(self._part_of(size) + self.owed_F, 0)
         counts_F = exact_rollouts(wanted_F, size, 0, size, rng)

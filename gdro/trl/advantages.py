@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from trl import GRPOTrainer
 
+from gdro.advantages import flat_groups
 from gdro.controller import GDROController, Plan
 from gdro.rounds import Samples
 from gdro.trl.logs import log_advantages
-from gdro.trl.values import LossInputs, Signal, has_spread, learned_mask
+from gdro.trl.values import LossInputs, Signal, learned_mask
 
 
 def observe(
@@ -40,7 +41,8 @@ def observe(
         losses=None if losses_R is None else losses_R[is_scored_R],
     )
     advantages_R[is_scored_R] = observed.advantages
-    is_flat_R[is_scored_R] = ~has_spread(scored.rewards_R, scored.group_ids_R)
+    is_flat_P = flat_groups(scored.rewards_R, scored.group_ids_R, len(plan))
+    is_flat_R[is_scored_R] = is_flat_P[scored.group_ids_R]
     return Signal(advantages_R, is_flat_R, observed.ready), observed.row
 
 
@@ -51,6 +53,25 @@ def put_advantages(
     advantages_R = torch.as_tensor(signal.advantages_R).to(output["advantages"])
     output["advantages"] = advantages_R[local_rows]
     log_advantages(trainer._logs, trainer._metrics["train"], signal)
+
+
+def drop_rounding(
+    trainer: GRPOTrainer,
+    output: LossInputs,
+    rewards_RF: Tensor,
+    group_ids_R: np.ndarray,
+    local_rows: slice,
+) -> None:
+    """Put TRL's advantages to 0 where all rewards of the group are equal.
+
+    The mean of eight float32 rewards of .1 is not .1, and TRL's advantages are then 1e-4.
+    """
+    if trainer.multi_objective_aggregation != "sum_then_normalize":
+        return
+    rewards_R = (rewards_RF * trainer.reward_weights.to(rewards_RF)).nansum(dim=1)
+    is_flat_P = flat_groups(rewards_R.cpu().numpy(), group_ids_R, group_ids_R.max() + 1)
+    is_flat_R = torch.as_tensor(is_flat_P[group_ids_R][local_rows])
+    output["advantages"][is_flat_R.to(output["advantages"].device)] = 0.0
 
 
 def divergences(output: LossInputs, logps_RT: Tensor) -> Tensor:
@@ -77,7 +98,14 @@ def surrogate_losses(
         return None
     logps_RT = output.get("old_per_token_logps")
     if logps_RT is None:  # TRL leaves them out where a batch serves one optimizer step
-        logps_RT = policy_logps(trainer, output)
+        sides = ("prompt", "completion")
+        logps_RT, *_ = trainer._get_per_token_logps_and_entropies(
+            trainer.model,
+            torch.cat([output[f"{side}_ids"] for side in sides], dim=1),
+            torch.cat([output[f"{side}_mask"] for side in sides], dim=1),
+            output["completion_ids"].size(1),
+            batch_size=trainer.args.per_device_train_batch_size,
+        )
     kl_R = divergences(output, logps_RT)
     losses_R = trainer.beta * trainer.accelerator.gather(kl_R).cpu().numpy()
     scored = samples.scored()
@@ -85,17 +113,3 @@ def surrogate_losses(
         scored.rewards_R, scored.group_ids_R, num_prompts
     )
     return losses_R
-
-
-@torch.no_grad()
-def policy_logps(trainer: GRPOTrainer, output: LossInputs) -> Tensor:
-    """Log-probabilities of the completions at the policy as it is, (R, T)."""
-    sides = ("prompt", "completion")
-    logps_RT, *_ = trainer._get_per_token_logps_and_entropies(
-        trainer.model,
-        torch.cat([output[f"{side}_ids"] for side in sides], dim=1),
-        torch.cat([output[f"{side}_mask"] for side in sides], dim=1),
-        output["completion_ids"].size(1),
-        batch_size=trainer.args.per_device_train_batch_size,
-    )
-    return logps_RT

@@ -1,6 +1,5 @@
 """GDROConfig, the controller that it asks for, and what is refused before any compute."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -63,7 +62,7 @@ class GDROConfig(GRPOConfig):
     (default); "population" by n as (3) is printed (default of preset "paper")."""
     advantage_clip: float | None = None
     """Bound on |A| of rollouts in every method, before weighting; by default none, and 5 in preset
-    "paper" (inf: none)."""
+    "paper"."""
     trim_batches: bool = True
     """Compute nothing that cannot change the gradient, which stays TRL's to rounding: rollouts
     whose advantage is 0 (where beta is 0), padding, and prompts again for each of their rollouts.
@@ -132,8 +131,6 @@ def make_controller(
     if args.advantage_clip is not None:
         chosen["advantage_clip"] = args.advantage_clip
     chosen |= options_of(args)
-    if chosen["advantage_clip"] == math.inf:
-        chosen["advantage_clip"] = None
     uids = [] if uids_D is None else uids_D.tolist()  # a stream has none, and is refused below
     if args.group_column is not None:
         chosen["bins"] = groups_of_column(args, dataset, uids, chosen.get("bins", {}))
@@ -177,9 +174,6 @@ def groups_of_column(
     if isinstance(kind, datasets.ClassLabel):  # which is stored as numbers
         values = kind.int2str(values)
     labels = list(map(str, values))
-    if isinstance(given, Mapping) and isinstance(given.get("groups"), list | tuple):
-        # labels are strings, so names are too
-        given = {**given, "groups": [str(name) for name in given["groups"]]}
     name = "gdro_options['bins'] with group_column"
     return make_groups(name, given, args.gdro_preset, uids, labels)
 

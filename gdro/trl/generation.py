@@ -1,17 +1,9 @@
-"""What a generation needs: text where a method needs it, vLLM's stop tokens, sharded weights."""
+"""What a generation needs: vLLM's stop tokens, sharded weights."""
 
 from typing import Any
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-
-from gdro.method import Method
-
-
-def check_images(method: Method, choice: str, images: list | None) -> None:
-    """Refuse images that TRL found in the messages of a prompt, where the method needs text."""
-    if images is not None and (method.samples_again):
-        raise ValueError(f"gdro_method={choice!r} works only with text, got images")
 
 
 def send_stop_tokens(vllm_generation: Any, stops: list[int]) -> None:

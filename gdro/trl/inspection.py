@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 
 import gdro.inspect
+from gdro.advantages import flat_groups
 from gdro.controller import Plan
 from gdro.inspect import Groups
 from gdro.rounds import Samples
-from gdro.trl.values import has_spread
 
 logger = logging.getLogger(__name__)
+COLUMNS = ("prompts_G", "steps_G", "trials_G", "hits_G", "is_flat_G")
 
 
 def groups_of(plan: Plan, samples: Samples, step: int) -> Groups:
@@ -29,31 +30,22 @@ def groups_of(plan: Plan, samples: Samples, step: int) -> Groups:
     size = len(plan)
     rows_P = np.empty(size, int)
     rows_P[plan.order_P] = plan.prompts.rows_P
-    differs_R = has_spread(scored.rewards_R, scored.group_ids_R)
     trials_P = np.bincount(scored.group_ids_R, minlength=size)
     groups = Groups(
         prompts_G=rows_P,
         steps_G=np.full(size, step),
         trials_G=trials_P,
         hits_G=np.bincount(scored.group_ids_R, scored.correct_R, size).astype(int),
-        is_flat_G=np.bincount(scored.group_ids_R, differs_R, size) == 0,
+        is_flat_G=flat_groups(scored.rewards_R, scored.group_ids_R, size),
     )
     return groups.take(trials_P > 1)
 
 
 def joined(batches: Sequence[Groups]) -> Groups:
     """The groups of several batches."""
-
-    def column(name: str) -> np.ndarray:
-        return np.concatenate([np.zeros(0, int), *(getattr(groups, name) for groups in batches)])
-
-    return Groups(
-        prompts_G=column("prompts_G"),
-        steps_G=column("steps_G"),
-        trials_G=column("trials_G"),
-        hits_G=column("hits_G"),
-        is_flat_G=column("is_flat_G").astype(bool),
-    )
+    none = {name: np.zeros(0, int) for name in COLUMNS} | {"is_flat_G": np.zeros(0, bool)}
+    parts = [none, *map(vars, batches)]
+    return Groups(**{name: np.concatenate([part[name] for part in parts]) for name in COLUMNS})
 
 
 def write_page(batches: Sequence[Groups], threshold: float, folder: str) -> None:

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gdro.record import numbers_of
 from gdro.rounds import Samples
 from gdro.trl.config import GDROConfig
 from gdro.trl.step import Step
-from gdro.trl.values import Cost, LossInputs, Signal, learned_mask
+from gdro.trl.values import LossInputs, Signal, learned_mask
 
 logger = logging.getLogger(__name__)
 SILENT_BATCHES = 10  # warn if over so many, nearly all rollouts are correct or nearly all wrong
@@ -83,25 +82,16 @@ def warn_of_rewards(args: GDROConfig, names: Sequence[str]) -> None:
 
 
 def with_costs(
-    row: Mapping[str, Any], method: str, global_step: int, cost: Cost, signal: Signal
+    row: Mapping[str, Any], global_step: int, rollouts: int, tokens: int, signal: Signal
 ) -> dict[str, Any]:
-    """The row of a batch in the trainer's record: the controller's, with what the batch has cost.
-
-    ValueError where the method's report has one of the trainer's entries.
-    """
-    about = {
+    """The row of a batch in the trainer's record: the controller's, with the costs of the batch."""
+    return {
+        **row,
         "global_step": global_step,
-        "rollouts_spent": cost.rollouts,
-        "tokens": cost.tokens,
+        "rollouts_spent": rollouts,
+        "tokens": tokens,
         "signal": float(np.mean(signal.advantages_R != 0)),
     }
-    taken = sorted(row.keys() & {*about, "trained_tokens"})
-    if taken:
-        raise ValueError(
-            f"report of gdro_method={method!r} must leave the trainer's entries alone, got "
-            f"{taken}; name its own otherwise"
-        )
-    return {**row, **about}
 
 
 def log_advantages(logs: Mapping[str, Any], metrics: Mapping[str, list], signal: Signal) -> None:
@@ -111,14 +101,6 @@ def log_advantages(logs: Mapping[str, Any], metrics: Mapping[str, list], signal:
     metrics["gdro/has_signal"].append(float(np.mean(signal.advantages_R != 0)))
     # a deque of one generation batch, so that these push TRL's own out
     logs["advantages"].extend(signal.advantages_R.astype(np.float32).tolist())
-
-
-def numbers_to_log(
-    row: Mapping[str, Any], bin_names: Sequence[str], log_bins: bool
-) -> dict[str, float]:
-    """The numbers of a row of the record, by name; those of bins only where asked for."""
-    shown = {n: value for n, value in row.items() if log_bins or not isinstance(value, list)}
-    return numbers_of(shown, bin_names)
 
 
 def log_groups(

@@ -3,7 +3,6 @@
 Axes: P prompts of a generation batch, R its rollouts, D prompts of the data set.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,16 +15,10 @@ from torch.utils.data import Sampler
 from trl import GRPOTrainer
 
 from gdro.checks import short
-from gdro.method import Method
 from gdro.plans import Plan
 from gdro.rounds import prompts_of_batch
 from gdro.trl.data import UidRows
 from gdro.trl.values import PromptBatch, Row, copy_of, replaced
-
-
-def chooses_prompts(method: Method) -> bool:
-    """Whether the prompts are others than those of TRL's rows."""
-    return method.draws or method.waits
 
 
 def check_order(trainer: GRPOTrainer) -> None:
@@ -109,7 +102,7 @@ def next_prompts(trainer: GRPOTrainer, inputs: Sequence[Row]) -> PromptBatch:
     """The prompts of the next batch: those of TRL's rows `inputs`, or the method's own."""
     controller = trainer.controller
     method = controller.method
-    if not chooses_prompts(method):
+    if not (method.draws or method.waits):
         return prompts_of_rows(trainer, gather_object(inputs))
     check_order(trainer)
     size = len(inputs) * trainer.accelerator.num_processes // trainer.num_generations
@@ -153,13 +146,7 @@ def prompts_of_rows(trainer: GRPOTrainer, rows: Sequence[Row]) -> PromptBatch:
             )
 
     def read(ids_R: np.ndarray) -> list[Row]:
-        # TRL's rows of the prompt in turn, since a collator may make them differ
-        turns = Counter[int]()
-        copies = []
-        for p in ids_R.tolist():
-            copies.append(copy_of(rows[p * size + turns[p] % size]))
-            turns[p] += 1
-        return copies
+        return [copy_of(rows[p * size]) for p in ids_R.tolist()]
 
     return PromptBatch(uids, read)
 

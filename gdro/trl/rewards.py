@@ -1,51 +1,20 @@
-"""Rewards: who is given the uids, what TRL was given for each rollout, and what is correct.
+"""Rewards: what TRL was given for each rollout, and what is correct.
 
 Axes: R rollouts of all processes, F reward functions.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from inspect import Parameter, signature
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from trl import GRPOTrainer
 
 from gdro.metrics import is_correct
 from gdro.rounds import Samples
 from gdro.trl.values import Row, replaced
 from gdro.uids import hash_of
-
-
-class WithoutColumn(partial):
-    """A reward function that is called without one of the columns.
-
-    It is a partial, so that TRL finds its name, and whether it is asynchronous.
-    """
-
-    column: str
-
-    def __call__(self, **columns: Any) -> Any:
-        return super().__call__(**{n: value for n, value in columns.items() if n != self.column})
-
-
-def without_column(function: Any, column: str) -> Any:
-    """A reward function or model, which gets a column only where it takes it."""
-    if isinstance(function, nn.Module):  # it is given texts
-        return function
-    try:
-        parameters = signature(function).parameters
-    except (TypeError, ValueError):  # of builtins
-        return function
-    takes_all = any(each.kind == Parameter.VAR_KEYWORD for each in parameters.values())
-    if takes_all or column in parameters:
-        return function
-    wrapped = WithoutColumn(function)
-    wrapped.column = column
-    return wrapped
 
 
 def rows_with_uid(rows: list[Row], column: str) -> list[Row]:

@@ -21,7 +21,7 @@ from trl import GRPOTrainer
 from gdro.rounds import Outcomes, sample_in_rounds
 from gdro.trl.prompts import plan_batch
 from gdro.trl.step import Step, TrainBatch, own_share, split_rollouts
-from gdro.trl.values import Cost, PromptBatch, Row, copy_of, replaced
+from gdro.trl.values import PromptBatch, Row, copy_of, replaced
 
 MOST_BATCHES = 100  # in one step, for a method that is never ready
 
@@ -56,7 +56,7 @@ def _sample_batch(trainer: GRPOTrainer, inputs: list[Row], step: Step) -> bool:
     samples = sample_in_rounds(trainer.controller, plan, sample_and_reward)
     tokens = int(trainer.state.num_input_tokens_seen - seen_tokens)
     with trainer._clock.timed("controller"):
-        signal = trainer._observe(plan, samples, Cost(step.spent - spent, tokens))
+        signal = trainer._observe(plan, samples, step.spent - spent, tokens, None)
     step.add_signal(signal, samples.group_ids_R, plan)
     return signal.ready
 

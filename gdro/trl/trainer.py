@@ -10,7 +10,7 @@ TRL is changed by overriding its functions: here, in the order of a step. Each c
 the file of its job:
 
     data, prompts      uids of the data set; the prompts of a batch
-    generation         images that are refused, stop tokens of vLLM, weights of FSDP
+    generation         stop tokens of vLLM, weights of FSDP
     rewards            of each rollout one reward, and whether it is correct
     advantages         the controller is told, and answers with advantages
     rounds, step       methods that sample more than once for an optimizer step
@@ -44,6 +44,7 @@ from trl import GRPOTrainer
 from gdro.checks import Refusal
 from gdro.controller import Plan
 from gdro.inspect import Groups
+from gdro.record import numbers_of
 from gdro.rounds import Samples
 from gdro.trl import (
     advantages,
@@ -62,7 +63,7 @@ from gdro.trl import (
 )
 from gdro.trl.config import GDROConfig
 from gdro.trl.data import UidData, read_uids
-from gdro.trl.values import Cost, LossInputs, Row, Signal, replaced
+from gdro.trl.values import LossInputs, Row, Signal, replaced
 
 RewardFunction: TypeAlias = str | PreTrainedModel | Callable[..., list[float | None]]
 
@@ -70,8 +71,8 @@ RewardFunction: TypeAlias = str | PreTrainedModel | Callable[..., list[float | N
 class GDROTrainer(GRPOTrainer):
     """GRPOTrainer whose prompts, rollouts and advantages come from a GDROController.
 
-    Reward functions that take the column of uids get it with the others: one that compares the
-    rollouts of a prompt must group them by it, since groups are not equally large. Rewards that are
+    Reward functions get the column of uids with the others: one that compares the rollouts of a
+    prompt must group them by it, since groups are not equally large. Rewards that are
     None or NaN leave their row out, as in TRL.
 
     Arguments are GRPOTrainer's, in its order; `args` is a `GDROConfig`, and `train_dataset` has a
@@ -211,9 +212,11 @@ class GDROTrainer(GRPOTrainer):
         with self._clock.timed("controller"):
             samples = self._judge(group_ids_R, kept[-1])
             losses_R = advantages.surrogate_losses(self, output, samples, len(plan))
-            signal = self._observe(plan, samples, Cost(len(group_ids_R), tokens), losses_R)
+            signal = self._observe(plan, samples, len(group_ids_R), tokens, losses_R)
             if self._replaces_advantages:
                 advantages.put_advantages(self, output, local_rows, signal)
+            elif self.trims:
+                advantages.drop_rounding(self, output, kept[-1], group_ids_R, local_rows)
         uids_R = [batch.uids[p] for p in group_ids_R.tolist()]
         logs.log_groups(self._logs["extra"], uids_R, plan.numbered(group_ids_R))
         return output
@@ -243,7 +246,9 @@ class GDROTrainer(GRPOTrainer):
         is_training = self.model.training
         if is_training:
             method = self.controller.method
-            generation.check_images(method, self.controller.name, images)
+            needs_text = method.samples_again or (method.needs_losses and self.beta)
+            if images is not None and needs_text:  # of messages; columns are checked before
+                raise ValueError(f"gdro_method={self.controller.name!r} works only with text")
             if config.samples_row_by_row(method):
                 num_generations = 1
         if self.use_vllm and self.is_fsdp_enabled:
@@ -254,13 +259,10 @@ class GDROTrainer(GRPOTrainer):
             )
 
     def _calculate_rewards(self, inputs: list[Row], *rollouts: Any) -> Tensor:
-        """TRL's; rewards that take the uid have it in an evaluation too, others never."""
-        column = self.args.uid_column
+        """TRL's; rewards that take the uid have it in an evaluation too."""
         if not self.model.training:
-            inputs = rewards.rows_with_uid(inputs, column)
-        functions = [rewards.without_column(function, column) for function in self.reward_funcs]
-        with replaced(self, reward_funcs=functions):
-            return super()._calculate_rewards(inputs, *rollouts)
+            inputs = rewards.rows_with_uid(inputs, self.args.uid_column)
+        return super()._calculate_rewards(inputs, *rollouts)
 
     def _judge(self, group_ids_R: np.ndarray, rewards_RF: Tensor) -> Samples:
         """Give each rollout one reward, and say whether it is correct."""
@@ -270,16 +272,17 @@ class GDROTrainer(GRPOTrainer):
         return rewards.judge(rewards_RF, group_ids_R, self.reward_weights, success, threshold)
 
     def _observe(
-        self, plan: Plan, samples: Samples, cost: Cost, losses_R: np.ndarray | None = None
+        self, plan: Plan, samples: Samples, rollouts: int, tokens: int, losses_R: np.ndarray | None
     ) -> Signal:
-        """Tell the controller what came back for a plan, and write it down."""
+        """Tell the controller what came back for a plan at some cost, and write it down."""
         signal, row = advantages.observe(self.controller, plan, samples, losses_R)
         if row is None:
             return signal
         step = self.state.global_step
-        self.record.append(logs.with_costs(row, self.controller.name, step, cost, signal))
+        self.record.append(logs.with_costs(row, step, rollouts, tokens, signal))
         self.groups.append(inspection.groups_of(plan, samples, step + 1))
-        for name, number in logs.numbers_to_log(row, self.bin_names, self.args.log_bins).items():
+        shown = {n: v for n, v in row.items() if self.args.log_bins or not isinstance(v, list)}
+        for name, number in numbers_of(shown, self.bin_names).items():
             self._metrics["train"][f"gdro/{name}"].append(number)
         self._silence.see(samples.scored())
         return signal

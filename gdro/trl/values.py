@@ -41,13 +41,6 @@ class Signal:
     """False where the method wants further prompts before the optimizer steps."""
 
 
-class Cost(NamedTuple):
-    """What a batch has cost, over all processes."""
-
-    rollouts: int
-    tokens: int
-
-
 @contextmanager
 def replaced(thing: object, **attributes: object) -> Iterator[None]:
     """Inside this block an object has these attributes, in place of its own and its class's.
@@ -81,10 +74,3 @@ def learned_mask(output: LossInputs) -> Tensor:
     """The tokens that the model wrote, (R, T): those of a completion but for what tools wrote."""
     mask_RT = output["completion_mask"]
     return mask_RT * output["tool_mask"] if "tool_mask" in output else mask_RT
-
-
-def has_spread(rewards_R: np.ndarray, group_ids_R: np.ndarray) -> np.ndarray:
-    """Whether the rewards of each rollout's group differ, (R,)."""
-    _, first_P, place_R = np.unique(group_ids_R, return_index=True, return_inverse=True)
-    differs_R = np.abs(rewards_R - rewards_R[first_P][place_R]) > 1e-6
-    return (np.bincount(place_R, differs_R) > 0)[place_R]

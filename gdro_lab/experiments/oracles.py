@@ -17,8 +17,6 @@ from gdro.uids import as_uids
 from gdro_lab.experiments.blocks import Variant
 from gdro_lab.tasks.world import Task
 
-ORACLES = {"family_even": "groups", "oracle": "rates"}
-"""The option through which a method gets the field of `Oracle` with that name."""
 EVERY = 5
 """Pass rates are computed again every so many calls: it takes longer than a training step."""
 
@@ -45,17 +43,17 @@ def loop_controller(
         oracle: of the task; without one, only the options are checked.
     """
     options = dict(variant.options)
-    if oracle is not None and variant.method in ORACLES:
-        asked = ORACLES[variant.method]
-        options = {asked: getattr(oracle, asked)} | options
-    if variant.groups == "family":
+    if oracle is not None and variant.method == "oracle":
+        options.setdefault("rates", oracle.rates)
+    groups = "family" if variant.method == "family_even" else variant.groups
+    if groups == "family":
         options.pop("groups", None)
         families = {"any": "family"} if oracle is None else oracle.groups
         bins = options.get("bins", {})
         labels = list(families.values())
         options["bins"] = make_groups("bins", bins, "default", list(families), labels)
-    elif variant.groups is not None:
-        raise Refusal(f"groups must be 'family' in the loop, got {variant.groups!r}")
+    elif groups is not None:
+        raise Refusal(f"groups must be 'family' in the loop, got {groups!r}")
     return build(
         f"options of {variant.method!r}",
         GDROController,

@@ -76,29 +76,24 @@ def test_sec_moves_by_mean_advantage_and_draws_bins_by_softmax():
     assert np.bincount(drawn)[1:].min() > 250  # a bin's prompts evenly, about 360 each
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_families_are_drawn_evenly_whatever_their_sizes(named):
+def test_families_are_drawn_evenly_whatever_their_sizes():
     families = ["a"] * 90 + ["b"] * 9 + ["c"] * 3
     uids = [f"prompt {i}" for i in range(102)]
-    given = {"groups": dict(zip(uids, families, strict=True))} if named else {}
-    controller = GDROController("family_even", bins=StaticGroups(uids, families), **given)
+    controller = GDROController("family_even", bins=StaticGroups(uids, families))
     for size, counts in ((9, [3, 3, 3]), (21, [9, 9, 3]), (102, [90, 9, 3])):
         drawn = controller.draw(uids, size)
         assert [[families[d] for d in drawn].count(family) for family in "abc"] == counts
         assert len(set(drawn)) == size
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_shares_of_families_are_exact_over_batches(named):
+def test_shares_of_families_are_exact_over_batches():
     """3.5, 2.625 and .875 of seven prompts; "c" has one prompt, which comes again."""
     families = ["a"] * 40 + ["b"] * 10 + ["c"]
     uids = np.arange(len(families))
-    given = {"groups": dict(zip(uids.tolist(), families, strict=True))} if named else {}
     shares = {"c": 0.125, "a": 0.5, "b": 0.375}
 
     def make():
-        bins = None if named else StaticGroups(uids, families)
-        return GDROController("family_even", bins=bins, shares=shares, **given)
+        return GDROController("family_even", bins=StaticGroups(uids, families), shares=shares)
 
     controller, counts = make(), np.zeros(3)
     for step in range(1, 17):
@@ -119,7 +114,7 @@ def test_shares_of_families_are_exact_over_batches(named):
     [
         ({"shares": {"a": 0.5, "b": 0.4}}, "shares.*sum to 1"),
         ({"shares": {"a": 0.5, "d": 0.5}}, r"shares.*\['a', 'b'\].*'d'"),
-        ({"bins": None, "shares": {"a": 0.5, "b": 0.5}}, "shares.*groups"),
+        ({"bins": None, "shares": {"a": 0.5, "b": 0.5}}, "shares.*StaticGroups"),
     ],
 )
 def test_shares_that_do_not_fit_the_families_are_refused(changes, named):

@@ -129,14 +129,21 @@ def test_what_rounds_cannot_do_is_refused(base, tmp_path, monkeypatch):
         make(base, tmp_path, rows, gdro_method="dapo")
 
 
-@pytest.mark.parametrize("method", ["dapo", "reinforce_ada"])
-def test_images_inside_messages_are_refused_and_not_trained_without(base, tmp_path, method):
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("dapo", {}),
+        ("reinforce_ada", {}),
+        ("prompt", {"gdro_options": {"signal": "surrogate"}, "beta": 0.04}),  # scores texts again
+    ],
+)
+def test_images_inside_messages_are_refused_and_not_trained_without(base, tmp_path, method, more):
     picture = {"type": "image", "image": "x.png"}
     rows = [
         {"prompt": [{"role": "user", "content": [picture]}], "answer": "1", "uid": uid}
         for uid in range(8)
     ]
-    trainer = make(base, tmp_path, rows, gdro_method=method, max_steps=1)
+    trainer = make(base, tmp_path, rows, gdro_method=method, max_steps=1, **more)
     trainer.processing_class = byte_tokenizer()
     before = [weight.clone() for weight in trainer.model.parameters()]
     with pytest.raises(ValueError, match=method):

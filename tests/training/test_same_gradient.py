@@ -152,6 +152,20 @@ def test_gradients_are_those_of_trl(name, build_sampled):
     assert min(shares) < 1 or name == "one rollout at once"
 
 
+def test_equal_rewards_whose_mean_is_not_exact_have_no_advantage(build_sampled):
+    """The float32 mean of six rewards of .3 is not .3: TRL takes a step along the rounding."""
+
+    def shifted(completions, uid, **columns):
+        return [0.3 + value for value in mixed_or_flat(completions, uid)]
+
+    settings = {"num_generations": 6, "max_steps": 3}
+    _, wanted = gradients(build_sampled, "grpo", "dapo", settings)
+    trainer, found = gradients(build_sampled, "grpo", "dapo", settings, shifted)
+    assert_equal(found, wanted)
+    log = [row for row in trainer.state.log_history if "gdro/batch_tokens" in row]
+    assert log[-1]["gdro/computed_tokens"] == 0  # no prompt of the last step is a third one
+
+
 @pytest.mark.parametrize("method", ["rollout", "dapo"])
 def test_gradients_of_unequal_groups(build_sampled, method):
     _, wanted = gradients(build_sampled, method, "dapo", {"max_steps": 4, "trim_batches": False})
