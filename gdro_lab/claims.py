@@ -34,7 +34,16 @@ from gdro.files import fault_of, replace_text, write_ledger
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.costs import scores_at_equal_cost
 from gdro_lab.experiments.scores import COLUMNS
-from gdro_lab.experiments.table import COSTS, METRICS, RUN_KEY, compare, format_table, stored_rows
+from gdro_lab.experiments.table import (
+    BASELINE,
+    COSTS,
+    METRICS,
+    RUN_KEY,
+    compare,
+    format_table,
+    stored_rows,
+)
+from gdro_lab.failures import at_the_door
 from gdro_lab.intervals import holm, paired_t
 from gdro_lab.pages import NO_CLAIM, NUMBER, filled, held_rows, pages_of, plain, prose_of
 from gdro_lab.tasks.base import ALL
@@ -61,10 +70,8 @@ CONFIGURATION = re.compile(r"(.+)@(\d+(?:\.\d+)?(?:e-\d+)?)(?:#(\d+))?")
 
 def read_claims(root: Path = ROOT) -> pd.DataFrame:
     """data/claims.csv, all columns as text; Refusal if it is no such table."""
-    try:
+    with at_the_door(f"{CLAIMS} cannot be read"):
         claims = pd.read_csv(root / CLAIMS, dtype=str, keep_default_na=False)
-    except (OSError, ValueError) as error:
-        raise Refusal(f"{CLAIMS} cannot be read: {error}") from error
     if list(claims.columns) != FIELDS:
         raise Refusal(f"{CLAIMS} must have the columns {FIELDS}, got {list(claims.columns)}")
     return claims
@@ -92,7 +99,11 @@ def _values(studies: str, score: str, root: Path, written: tuple[int, ...]) -> p
         is_of_family = rows.family != ALL if score == GAP else rows.family == (family or ALL)
         values = rows[CHECKPOINT].assign(value=_score(rows, score), at_end=at_end)[is_of_family]
         tables.append(values.groupby([*CHECKPOINT, "at_end"], as_index=False).value.mean())
-    return pd.concat(tables).drop_duplicates(CHECKPOINT)
+    # a run may be in two studies
+    joined = pd.concat(tables).drop_duplicates([*CHECKPOINT, "value"])
+    if joined.duplicated(CHECKPOINT).any():
+        raise Refusal(f"studies must agree on the runs that they share, got {studies!r}")
+    return joined
 
 
 def _score(rows: pd.DataFrame, score: str) -> pd.Series:
@@ -142,9 +153,10 @@ def side_of(claim: pd.Series, spelled: str, root: Path = ROOT) -> pd.Series:
 
 def pairs_at_equal_cost(claim: pd.Series, score: str, cost: str, root: Path = ROOT) -> pd.DataFrame:
     """The score of two configurations by replicate where both have spent the same."""
-    if cost not in COSTS or " + " in claim.world + claim.configuration + claim.baseline:
+    joined = re.search(r" \+ |#", claim.world + claim.configuration + claim.baseline)
+    if cost not in COSTS or joined:
         raise Refusal(
-            f"a claim at equal cost must be of {COSTS}, of one world and two "
+            f"a claim at equal cost must be of {COSTS}, of one world and two whole "
             f"configurations, got {claim.score!r} of {claim.id!r}"
         )
     courses = []
@@ -169,11 +181,11 @@ def pairs_of(claim: pd.Series, root: Path = ROOT) -> pd.DataFrame:
     return pairs.assign(difference=pairs.score - pairs.baseline)
 
 
-def significance(claims: pd.DataFrame, root: Path = ROOT) -> pd.Series:
+def significance(claims: pd.DataFrame, pairs: list[pd.DataFrame], root: Path) -> pd.Series:
     """p of each claim, by Holm over its family; NaN without one."""
     raw = [
-        paired_t(pairs_of(claim, root).difference).p if claim.family else np.nan
-        for claim in claims.itertuples()
+        paired_t(of.difference).p if family else np.nan
+        for family, of in zip(claims.family, pairs, strict=True)
     ]
     p = pd.Series(raw, claims.index)
     for family, members in claims.groupby("family"):
@@ -188,23 +200,24 @@ def significance(claims: pd.DataFrame, root: Path = ROOT) -> pd.Series:
 def _p_of_table(claims: pd.DataFrame, rows: pd.DataFrame) -> list[float]:
     """p of claims in the table of their study."""
     table = compare(rows[rows.family == ALL])
+    rate_of = table.groupby(["world", "configuration"]).learning_rate.first()
     p_of = table.set_index(["world", "configuration", "metric"]).p_holm
-    methods = claims.configuration.str.rpartition("@")[0]
-    keys = list(zip(claims.world, methods, claims.score, strict=True))
-    unknown = [key for key in keys if key not in p_of.index]
-    if unknown:
-        raise Refusal(f"family {WHOLE_TABLE!r} must be of tests in that table, got {unknown[0]}")
-    return [p_of[key] for key in keys]
+    p = []
+    for claim in claims.itertuples():
+        sides = [spelled.split("@") for spelled in (claim.configuration, claim.baseline)]
+        at_best = all(rate_of.get((claim.world, name)) == float(rate) for name, rate in sides)
+        key = (claim.world, sides[0][0], claim.score)
+        if not at_best or sides[1][0] != BASELINE or key not in p_of.index:
+            raise Refusal(f"family {WHOLE_TABLE!r} must be of that table, got {claim.id!r}")
+        p.append(p_of[key])
+    return p
 
 
-def texts_of(claims: pd.DataFrame, root: Path = ROOT) -> pd.DataFrame:
+def texts_of(claims: pd.DataFrame, pairs: list[pd.DataFrame], root: Path) -> pd.DataFrame:
     """What the rows say: the text of each claim, and its number of replicates."""
-    texts = []
-    counts = []
-    for claim, p in zip(claims.itertuples(), significance(claims, root), strict=True):
-        pairs = pairs_of(claim, root)
-        counts.append(str(len(pairs)))
-        texts.append(_text(claim, pairs, p))
+    p = significance(claims, pairs, root)
+    texts = list(map(_text, claims.itertuples(), pairs, p))
+    counts = [str(len(of)) for of in pairs]
     return pd.DataFrame({"text": texts, "replicates": counts}, index=claims.index)
 
 
@@ -233,16 +246,18 @@ def _signed(value: float) -> str:
     return ("−" if value < 0 else "+") + size
 
 
-def bad_cells(claims: pd.DataFrame, root: Path = ROOT) -> list[str]:
-    """A sentence for each claim that no rows answer."""
+def answered(claims: pd.DataFrame, root: Path) -> tuple[list[pd.DataFrame], list[str]]:
+    """The pairs behind each claim, and a sentence for each that no rows answer."""
+    pairs = []
     found = []
     for claim in claims.itertuples():
         try:
-            if pairs_of(claim, root).empty:
-                raise Refusal("replicates must be those of the rows, got none of them")
+            pairs.append(pairs_of(claim, root))
+            if len(pairs[-1]) < (2 if claim.baseline else 1):  # one difference has no interval
+                raise Refusal(f"replicates must be those of the rows, got {len(pairs[-1])} of them")
         except Refusal as error:
             found.append(f"{CLAIMS}: {claim.id} {claim.score}: {error}")
-    return found
+    return pairs, found
 
 
 def folders_of(claims: pd.DataFrame, root: Path = ROOT) -> list[Path]:
@@ -256,11 +271,12 @@ def faults(root: Path = ROOT) -> list[str]:
     try:
         claims = read_claims(root)
         folders = [folder for folder in folders_of(claims, root) if folder.is_dir()]
-        found = [fault for folder in folders if (fault := fault_of(folder))]
-        found = found or bad_cells(claims, root)
+        if found := [fault for folder in folders if (fault := fault_of(folder))]:
+            return found
+        pairs, found = answered(claims, root)
         if found:
             return found
-        made = texts_of(claims, root)
+        made = texts_of(claims, pairs, root)
     except Refusal as error:
         return [str(error)]
     found = [
@@ -307,10 +323,10 @@ def _column(claim: pd.Series) -> str:
 def write(root: Path = ROOT) -> None:
     """Fill claims.csv, the tables of the pages and the ledgers from the stored rows."""
     claims = read_claims(root)
-    found = bad_cells(claims, root)
+    pairs, found = answered(claims, root)
     if found:
         raise Refusal("\n".join(found))
-    made = texts_of(claims, root)
+    made = texts_of(claims, pairs, root)
     replace_text(root / CLAIMS, claims.assign(text=made.text).to_csv(index=False))
     cells = _cells(claims, made)
     for page in pages_of(root):

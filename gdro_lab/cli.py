@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import NamedTemporaryFile, TemporaryDirectory
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gdro_lab.experiments.profile import Profile
     from gdro_lab.experiments.run import Run
 
-OF_TRAIN = ("max_steps", "prompts_per_step", "num_generations")
+OF_TRAIN = ("max_steps", "prompts_per_step")
 """Options of the arena that are fields of `train`."""
 
 
@@ -42,7 +42,9 @@ class _InOneLine(click.Group):
             sys.exit(2)
 
 
-@click.group(cls=_InOneLine, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_InOneLine, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(package_name="gdro")
 def main() -> None:
     """Group distributionally robust GRPO: train, evaluate, compare."""
@@ -52,16 +54,8 @@ def main() -> None:
 
 PROFILE = click.argument("profile")
 SEED = click.IntRange(0, 2**32 - 1)
-CACHE_DIR = click.option(
-    "--cache-dir", default=".cache/bases", show_default=True, help="Where models are kept."
-)
-CORES = click.option(
-    "--cores",
-    default=2,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Jobs to run at once.",
-)
+CACHE_DIR = click.option("--cache-dir", default=".cache/bases", help="Where models are kept.")
+CORES = click.option("--cores", default=2, type=click.IntRange(1), help="Jobs to run at once.")
 RUNS = click.option("--runs", help="Folder of the runs.  [default: runs/PROFILE]")
 
 
@@ -114,7 +108,7 @@ def base_command(profile: str, cache_dir: str) -> None:
     Example: gdro base tiny
     """
     runs = _load_trainings(profile).runs()
-    from gdro_lab.experiments.play import check_installed, check_options, make_parts, make_run_base
+    from gdro_lab.experiments.play import check_installed, check_options, make_run_base
     from gdro_lab.machine import own_processes
 
     trained = [run for run in runs if run.variant is not None]
@@ -126,9 +120,6 @@ def base_command(profile: str, cache_dir: str) -> None:
         check_options(trained)
     for run in {run.start_title: run for run in runs}.values():
         make_run_base(run, cache_dir)
-    for run in trained:
-        if run.variant and run.variant.groups:  # held-out rows have these columns, too
-            make_parts(run, cache_dir, held_out=True)
 
 
 def _read_run(
@@ -204,8 +195,6 @@ def evaluate_command(
     Example: gdro evaluate tiny pivotal --seed 1
     """
     run, where = _read_run(profile, variant, seed, folder)
-    if pass_rates is not None:
-        _check_writable(pass_rates)
     from gdro_lab.experiments.play import evaluate_run
     from gdro_lab.experiments.records import EVALUATION
     from gdro_lab.machine import set_up_process
@@ -218,18 +207,10 @@ def evaluate_command(
         _write_pass_rates(where / EVALUATION, pass_rates)
 
 
-def _check_writable(path: Path) -> None:
-    """Refuse a file that could not be written hours later."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.").close()
-    except OSError as error:
-        raise Refusal(f"--pass-rates {path} cannot be written: {error}") from error
-
-
 def _write_pass_rates(evaluation: Path, path: Path) -> None:
     """Write the pass rates of all prompts of an evaluation, held-out and training ones."""
     from gdro_lab.experiments.records import read_table, write_table
+    from gdro_lab.failures import at_the_door
 
     counts = read_table(evaluation)
     rates = [
@@ -240,7 +221,8 @@ def _write_pass_rates(evaluation: Path, path: Path) -> None:
         }
         for row in counts
     ]
-    write_table(path, rates)
+    with at_the_door(f"--pass-rates {path} cannot be written"):
+        write_table(path, rates)
     trained = sum(row.get("trained_on", 0) for row in counts)
     click.echo(f"pass rates of {len(rates)} prompts, {trained} of them for training: {path}")
 
@@ -264,48 +246,21 @@ def report_command(profile: str, runs: str | None) -> None:
 @click.argument("worlds")
 @click.option("--methods", required=True, help="Methods, separated by commas.")
 @click.option(
-    "--learning-rates",
-    default="1e-4,2e-4",
-    show_default=True,
-    help="Learning rates of methods that name none of their own.",
-)
-@click.option(
     "--replicates",
     default=8,
-    show_default=True,
     type=click.IntRange(1),
     help="Fresh tasks, each with a base and a seed of its own.",
 )
-@click.option(
-    "--first-replicate",
-    default=0,
-    show_default=True,
-    type=SEED,
-    help="Seed of the first of them: take fresh ones to confirm an earlier result.",
-)
-@click.option(
-    "--baseline",
-    default="grpo",
-    show_default=True,
-    help="The method that others are compared with.",
-)
 @click.option("--methods-from", help="A Python file that registers methods of your own.")
-@click.option("--steps", "max_steps", default=150, show_default=True, help="Generation batches.")
-@click.option(
-    "--prompts", "prompts_per_step", default=32, show_default=True, help="Prompts of a batch."
-)
-@click.option(
-    "--rollouts", "num_generations", default=4, show_default=True, help="Mean rollouts per prompt."
-)
+@click.option("--steps", "max_steps", default=150, help="Generation batches.")
+@click.option("--prompts", "prompts_per_step", default=32, help="Prompts of a batch.")
 @CORES
 @click.option("--runs", help="Folder of the runs.  [default: runs/arena]")
 @CACHE_DIR
 def arena_command(
     worlds: str,
     methods: str,
-    learning_rates: str,
     replicates: int,
-    first_replicate: int,
     cores: int,
     runs: str | None,
     cache_dir: str,
@@ -315,23 +270,21 @@ def arena_command(
 
     WORLDS are names or YAML files, separated by commas. A profile of the backend "loop", for `gdro
     run`, has more settings. A method is NAME or NAME:OPTION=VALUE; `pivotal@2e-4` has a rate of its
-    own. Run the same command again to resume; another --baseline prints another table.
+    own. Run the same command again to resume.
 
     Example: gdro arena rare-hard --methods grpo,pivotal --replicates 8
     """
     from gdro_lab.experiments.profile import make_profile
     from gdro_lab.experiments.runner import run_profile
-    from gdro_lab.experiments.spelling import check_rate
 
     fields |= {
         "name": "arena",
         "backend": "loop",
         "worlds": worlds.split(","),
         "methods": re.split(r",(?![^\[]*\])", methods),  # at no comma within a list
-        "seeds": list(range(first_replicate, first_replicate + replicates)),
+        "seeds": list(range(replicates)),
         "train": {name: fields.pop(name) for name in OF_TRAIN},
     }
-    fields["learning_rates"] = [check_rate(rate) for rate in learning_rates.split(",")]
     sys.exit(run_profile(make_profile("arena", fields), cores, runs, cache_dir))
 
 

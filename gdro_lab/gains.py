@@ -30,9 +30,10 @@ METHODS = {
     "pivotal": "pivotal",
 }
 TITLES = {
-    "rare-hard": "rare-hard\nrare prompts are hard",
-    "all-hard": "all-hard\nall prompts are hard",
-    "gym-weak": "gym-weak\npuzzles, weak model",
+    "rare-hard": "rare-hard\nrare ones hard",
+    "all-hard": "all-hard\nall hard",
+    "gym-weak": "gym-weak\npuzzles",
+    "steps": "steps\nanswers in steps",
     "learnable": "learnable\nSmolLM2-135M",
 }
 # dark and light, filled and open, so that it reads in grey; label, colours, place beside the line
@@ -65,13 +66,17 @@ def gains_figure(claims: pd.DataFrame) -> Figure:
     axes[0].set_ylim(len(METHODS) - 0.5, -0.5)
     axes[0].set_xlim(-0.09, 0.16)
     axes[0].set_xticks([-0.05, 0, 0.05, 0.1, 0.15], ["−.05", "0", ".05", ".10", ".15"])
-    tiny = [world for world in TITLES if world != "learnable"]
+    tiny = [world for world in TITLES if world not in ("steps", "learnable")]
     counts = {method: sum(_gains(pairs, world, method) for world in tiny) for method in METHODS}
-    found = [name for method, name in METHODS.items() if _gains(pairs, "learnable", method)]
+
+    def found(world: str) -> str:
+        names = [name for method, name in METHODS.items() if _gains(pairs, world, method)]
+        return ", ".join(names) or "no method"
+
     figure.suptitle(
         f"mean@8 rises with both games in {counts['both']} of {len(tiny)} tiny worlds, with PKPO "
-        f"in {counts['pkpo']},\nwith pivotal in {counts['pivotal']}; "
-        f"on SmolLM2, where answers are short, with {', '.join(found) or 'no method'}",
+        f"in {counts['pkpo']}, with pivotal in {counts['pivotal']};\n"
+        f"where answers have steps with {found('steps')}, on SmolLM2 with {found('learnable')}",
         x=0.01,
         ha="left",
     )

@@ -11,6 +11,7 @@ tokens, V vocabulary.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,10 +25,10 @@ from gdro.plans import Observed
 from gdro.rounds import sample_in_rounds
 from gdro.uids import as_uids
 from gdro_lab.buffer import ReplayBuffer, is_whole
+from gdro_lab.models import Tokenizer
 from gdro_lab.qwen3 import Model, forward
 from gdro_lab.sampling import sample
 
-Tokenizer = Any  # of the model, as transformers has it
 Rows = Sequence[Mapping[str, Any]]  # columns: prompt, uid and those that the reward asks for
 Reward = Callable[..., Sequence[float]]  # as TRL takes it: (prompts=…, completions=…, **columns)
 
@@ -101,32 +102,26 @@ def train(
     return record
 
 
+@dataclass
 class LoopTraining:
     """Model, data and controller of one training, with its replay buffer.
 
     The arguments are those of `train`.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        tokenizer: Tokenizer,
-        rows: Rows,
-        reward: Reward,
-        controller: GDROController,
-        max_new_tokens: int,
-        seed: int,
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.rows = rows
-        self.reward = reward
-        self.controller = controller
-        self.max_new_tokens = max_new_tokens
-        self.generator = torch.Generator(model.device).manual_seed(seed)
-        self.ids_DT = prompt_ids(model, tokenizer, rows)
-        self.uids_D = as_uids([row["uid"] for row in rows])  # hashed once
-        self.replay_buffer = ReplayBuffer(controller.method.kept_texts)
+    model: Model
+    tokenizer: Tokenizer
+    rows: Rows
+    reward: Reward
+    controller: GDROController
+    max_new_tokens: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.generator = torch.Generator(self.model.device).manual_seed(self.seed)
+        self.ids_DT = prompt_ids(self.model, self.tokenizer, self.rows)
+        self.uids_D = as_uids([row["uid"] for row in self.rows])  # hashed once
+        self.replay_buffer = ReplayBuffer(self.controller.method.kept_texts)
 
     def play_batch(
         self, prompts: int, epochs: Iterator[np.ndarray]

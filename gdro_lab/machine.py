@@ -96,7 +96,7 @@ def only_process_in(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
+        lock = (folder / ".lock").open("a")
     except OSError as error:
         raise Refusal(f"{folder} cannot be written: {error}") from error
     # of the process: one of the open file would be inherited by workers of a data loader

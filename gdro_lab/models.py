@@ -7,22 +7,19 @@ in TRL's place, and must come first:
     from gdro.trainer import GDROTrainer  # now built on Unsloth's trainer
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from gdro.checks import Float, check, options
 
-if TYPE_CHECKING:
-    from peft import PeftConfig
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+Model = Any  # as transformers has it
+Tokenizer = Any
 
 # Plain LoRA adapts all linear layers by default; Unsloth has its own target modules.
 LORA_DEFAULTS: dict[str, Any] = {"r": 32, "lora_alpha": 64, "lora_dropout": 0.0}
@@ -36,9 +33,9 @@ MAX_NUM_SEQS = 240
 class LoadedModel(NamedTuple):
     """What GDROTrainer needs; peft_config is None but for kind "lora" (Unsloth applies its own)."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    peft_config: PeftConfig | None
+    model: Model
+    tokenizer: Tokenizer
+    peft_config: Any
 
 
 @options
@@ -125,7 +122,7 @@ def load_model(
     return loaded
 
 
-def prepare(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def prepare(model: Model, tokenizer: Tokenizer) -> None:
     """Let a model stop at `stop_tokens`, and its tokenizer pad as generation and losses need."""
     tokenizer.padding_side = "left"
     generation = model.generation_config
@@ -209,9 +206,7 @@ def import_unsloth(standby: bool = False) -> ModuleType:
     return unsloth
 
 
-def stop_tokens(
-    tokenizer: PreTrainedTokenizerBase, generation_stops: int | Sequence[int] | None
-) -> list[int]:
+def stop_tokens(tokenizer: Tokenizer, generation_stops: int | Sequence[int] | None) -> list[int]:
     """Token ids that end a completion.
 
     The tokenizer's, the generation config's, and the special token that closes an answer in the
@@ -236,7 +231,7 @@ def stop_tokens(
     return sorted(stops - {None})
 
 
-def choose_padding(tokenizer: PreTrainedTokenizerBase, stops: Sequence[int]) -> None:
+def choose_padding(tokenizer: Tokenizer, stops: Sequence[int]) -> None:
     """Replace padding that is missing or also ends completions, if another special token can.
 
     What leaves padding out of a loss, as Unsloth does, would leave out the ends.

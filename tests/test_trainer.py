@@ -92,7 +92,7 @@ def test_clip_and_population_deviation_reach_grpo_too(base, tmp_path):
     assert vars(make_controller(options).run) == vars(clipped.controller.run)
 
 
-@pytest.mark.parametrize("method", ["both", "dapo", "reinforce_ada", "pivotal"])
+@pytest.mark.parametrize("method", ["both", "reinforce_ada", "pivotal"])
 def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, method):
     def exit_code(output, *killed_in):
         process = processes.start(tiny_run.main, base, tmp_path / output, method, *killed_in)

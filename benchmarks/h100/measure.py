@@ -22,7 +22,7 @@ from gdro_lab.experiments.play import load_tokenizer
 from gdro_lab.experiments.profile import load_profile
 from gdro_lab.experiments.run import Parts
 from gdro_lab.experiments.training import Training
-from gdro_lab.tasks.split import Split
+from gdro_lab.tasks.base import Split
 
 SHAPE = {
     "vocab_size": 151936,

@@ -7,8 +7,8 @@ runner               the runs of a profile, each in a process of its own
 play                 a run: base, tokenizer and data, training, evaluation
 training             the backend "trl": `GDROTrainer` on real and tiny models; callbacks
 loop_runs, oracles   the backend "loop": tiny models in `gdro_lab.loop`
-evaluation           what is correct; scores: from counts by prompt; memorization
-table, report        paired differences with intervals; figures, panels, style; texts
+evaluation           what is correct; scores: from counts by prompt
+table, report        paired differences with intervals; figures, panels, style
 
 run: the plain value that all of these pass on. records: files that a run leaves.
 """

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 
 class ProgressLines(TrainerCallback):
@@ -14,18 +14,14 @@ class ProgressLines(TrainerCallback):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.began = time.perf_counter()
         self.last_line = self.began
         self.first_step = state.global_step
         if state.is_world_process_zero:
             print(f"{self.name}: {state.max_steps} steps, from step {self.first_step}", flush=True)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
         now = time.perf_counter()
@@ -44,9 +40,7 @@ class StepCosts(TrainerCallback):
         self.ends: list[float] = []
         self.peak = 0.0
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.ends.append(time.perf_counter())
         self.peak = max(self.peak, used_gib())
 

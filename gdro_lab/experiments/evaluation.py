@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -19,7 +19,6 @@ from gdro.checks import check_array
 from gdro.metrics import count_distinct, is_correct
 from gdro_lab import numerics
 from gdro_lab.experiments.blocks import EvaluationChoice
-from gdro_lab.experiments.memorization import first_of_each_family
 from gdro_lab.experiments.records import (
     EVALUATION,
     hashes_of,
@@ -31,7 +30,7 @@ from gdro_lab.experiments.records import (
     write_table,
 )
 from gdro_lab.experiments.run import Parts, Run
-from gdro_lab.experiments.scores import places_in_family
+from gdro_lab.experiments.scores import first_of_each_family, places_in_family
 from gdro_lab.loop import Reward, Rows, call_reward
 from gdro_lab.machine import (
     Arithmetic,
@@ -39,13 +38,9 @@ from gdro_lab.machine import (
     describe_machine,
     own_processes,
 )
-from gdro_lab.models import stop_tokens
+from gdro_lab.models import Tokenizer, stop_tokens
 from gdro_lab.tasks import Split, load_split, prompt_token_ids
 from gdro_lab.tasks.pretrained import merged_model
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-    from vllm import LLM
 
 Tokens = list[list[int]]
 KEPT = ("uid", "family", "dataset", "trained_on")
@@ -122,7 +117,7 @@ def with_training_rows(run: Run, tokenizer: Any, held_out: Split) -> Split:
 def evaluate_model(
     choice: EvaluationChoice,
     model: str | Path,
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: Tokenizer,
     data: Split,
     seed: int = 0,
     template: Mapping[str, Any] | None = None,
@@ -148,14 +143,9 @@ def evaluate_model(
     rows = data.rows
     longest = data.max_completion_tokens
     ids = prompt_token_ids(tokenizer, [row["prompt"] for row in rows], template)
-    sample: Callable[..., list[Tokens]] = partial(
-        _by_vllm, choice, model, tokenizer, max_new_tokens=longest
-    )
-    if choice.engine == "hf":
-        dtype = dtype or arithmetic(pretrained=False)
-        sample = partial(
-            _by_transformers, choice, model, tokenizer, max_new_tokens=longest, dtype=dtype
-        )
+    by = {"hf": partial(_by_transformers, dtype=dtype or arithmetic(pretrained=False))}
+    engine = by.get(choice.engine, _by_vllm)
+    sample = partial(engine, choice, model, tokenizer, max_new_tokens=longest)
     processes = min(choice.data_parallel_size, len(rows))
     if processes == 1:
         tokens_PS = sample(ids, seed=seed)
@@ -304,7 +294,7 @@ def _by_vllm(
     return [[list(sample.token_ids) for sample in output.outputs] for output in outputs]
 
 
-def _start_vllm(choice: EvaluationChoice, folder: str, longest: int, seed: int) -> "LLM":
+def _start_vllm(choice: EvaluationChoice, folder: str, longest: int, seed: int) -> Any:
     """vLLM's engine of a model, for texts of at most `longest` tokens."""
     import vllm
 

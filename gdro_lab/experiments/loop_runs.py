@@ -15,11 +15,10 @@ import pandas as pd
 import transformers
 
 from gdro_lab import loop
-from gdro_lab.experiments.memorization import first_of_each_family, train_scores
 from gdro_lab.experiments.oracles import loop_controller, make_oracle
 from gdro_lab.experiments.records import write_rows
 from gdro_lab.experiments.run import Run
-from gdro_lab.experiments.scores import score_families
+from gdro_lab.experiments.scores import first_of_each_family, score_families, train_scores
 from gdro_lab.tasks.tiny import tiny_base
 from gdro_lab.tasks.world import Task, TaskWorld
 
@@ -31,7 +30,7 @@ FINAL_SAMPLES = 32
 """Of a held-out prompt at the end."""
 TRAIN_PROMPTS = 128
 """Training prompts of each family, at most, on which accuracy is measured at the end: see
-`gdro_lab.experiments.memorization`."""
+`gdro_lab.experiments.scores`."""
 TRAIN_SAMPLES = 8
 """Samples of each of them."""
 SPENT = ("tokens", "trained_tokens", "replayed", "seconds", "controller_seconds", "mixed")

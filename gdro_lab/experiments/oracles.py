@@ -45,7 +45,7 @@ def loop_controller(
     options = dict(variant.options)
     if oracle is not None and variant.method == "oracle":
         options.setdefault("rates", oracle.rates)
-    groups = "family" if variant.method == "family_even" else variant.groups
+    groups = variant.groups or ("family" if variant.method == "family_even" else None)
     if groups == "family":
         options.pop("groups", None)
         families = {"any": "family"} if oracle is None else oracle.groups

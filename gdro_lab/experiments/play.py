@@ -21,9 +21,8 @@ from gdro_lab.machine import only_process_in, own_processes
 from gdro_lab.models import import_unsloth
 from gdro_lab.tasks import draw_task, load_split
 from gdro_lab.tasks.cache import find_made
-from gdro_lab.tasks.cold_start import cold_start
+from gdro_lab.tasks.cold_start import cold_start, load_solutions
 from gdro_lab.tasks.pretrained import find_model, model_identity
-from gdro_lab.tasks.solutions import load_solutions
 from gdro_lab.tasks.tiny import SHIPPED, tiny_base
 from gdro_lab.tasks.world import read_world
 

@@ -37,7 +37,7 @@ from gdro_lab.tasks.world import TaskWorld, read_layers, read_world, refusal
 
 PROFILES = Path(__file__).parents[1] / "profiles"
 OF_OTHERS = {  # the fields of the other backend
-    "trl": {"worlds", "methods", "learning_rates", "baseline"},
+    "trl": {"worlds", "methods", "learning_rates"},
     "loop": {"one_task", "task", "base", "model", "cold_start", "launch", "gpus", "hours"}
     | {"variants"},
 }
@@ -91,8 +91,6 @@ class Profile(Strict):
     """What is compared, spelled as in `gdro_lab.experiments.spelling`."""
     learning_rates: list[Positive] = Field([1e-4, 2e-4], min_length=1)
     """Tried for each method that names no rate of its own."""
-    baseline: str = "grpo"
-    """The method that others are compared with."""
 
     @field_validator("model", mode="before")
     @classmethod
@@ -137,9 +135,6 @@ class Profile(Strict):
         if not self.evaluation.model_fields_set <= {"at"}:
             raise Refusal(f"evaluation must have no other field than at, got {self.evaluation}")
         check("methods", self.methods, Annotated[list[str], Field(min_length=1)])
-        known = sorted({"grpo", *(variant.label for variant, _ in self.spelled)})
-        if self.baseline not in known:
-            raise Refusal(f"baseline must be one of {known}, got {self.baseline!r}")
         names = [world.name for world in self.drawn_worlds]
         if len(set(names)) < len(names):
             raise Refusal(f"worlds must have names of their own, got {names}")

@@ -37,8 +37,6 @@ PACKAGES = {
 """The packages whose versions a manifest has."""
 TOTALS = ("rollouts", "tokens", "trained_tokens")
 """What `totals` adds up."""
-TRAINED = ("record.jsonl", "log_history.jsonl")
-"""The tables that a training leaves."""
 EVALUATION = "evaluation.jsonl"
 
 
@@ -70,10 +68,10 @@ def write_manifest(path: str | Path, payload: Mapping[str, Any]) -> None:
     replace_text(path, json.dumps(content, indent=2, default=plain, allow_nan=False) + "\n")
 
 
-def read_manifest(path: str | Path, kind: str = "manifest") -> dict[str, Any]:
+def read_manifest(path: str | Path) -> dict[str, Any]:
     """The object in a file; Refusal where it is absent, or a file that it names was altered."""
     path = Path(path)
-    content = parse_object(path, read_whole(path, kind))
+    content = parse_object(path, read_whole(path, "manifest"))
     for name, written in (content.get("files") or {}).items():
         file = path.parent / name
         # a run may be copied without its model, which a report does not read
@@ -132,11 +130,6 @@ def write_rows(path: Path, settings: Mapping[str, Any], rows: list[dict[str, Any
     """Write the scores of a run of the loop, with what it depends on."""
     content = {"settings": settings, "rows": rows}
     replace_text(path, json.dumps(content, indent=2, default=plain) + "\n")  # a score may be NaN
-
-
-def read_rows(path: Path) -> dict[str, Any]:
-    """Settings and rows of `write_rows`; Refusal for a broken file."""
-    return parse_object(path, read_whole(path, "run"))
 
 
 def identity_of(*parts: Any) -> str:

@@ -9,6 +9,7 @@ held-out prompts.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,18 @@ from gdro.checks import Refusal
 from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
 from gdro_lab.experiments.figures import paper_figures, select_runs
-from gdro_lab.experiments.memorization import train_scores
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import TOTALS, read_result, totals
-from gdro_lab.experiments.scores import K, score_families
+from gdro_lab.experiments.scores import K, score_families, train_scores
 from gdro_lab.experiments.style import save, use_style
 from gdro_lab.experiments.table import compare, format_table, rows_as_csv, rows_of
-from gdro_lab.experiments.texts import texts_before_and_after
 from gdro_lab.intervals import bootstrap_interval
 from gdro_lab.tasks.base import ALL
 
 FEWEST_IN_A_BIN = 10
 """A bin with fewer held-out prompts is not called the worst."""
+MOST = 8
+"""Questions whose texts are shown."""
 STAGES = ("train", "generate", "controller", "evaluate")
 
 PromptScores = dict[str, np.ndarray]
@@ -331,3 +332,36 @@ def paired_tables(profile: Profile, rows: pd.DataFrame) -> str:
             part = scores[scores.configuration.isin([BASE, baseline, *of_it])]
             tables.append(format_table(compare(part, baseline), baseline))
     return "\n".join(tables)
+
+
+def texts_before_and_after(profile: Profile, runs: list[dict[str, Any]]) -> str:
+    """Markdown of the questions whose texts an evaluation kept; "" where it kept none.
+
+    Shown is the first sample of every model, right or wrong: nothing is picked by what it says.
+
+    Args:
+        profile: its variants are shown in their order, the first seed of each.
+        runs: as `gdro_lab.experiments.report.read_runs` gives them.
+    """
+    kept = {}
+    for variant in [BASE, *profile.variants]:
+        rows = select_runs(runs, variant)[0]["evaluation"]
+        kept[variant] = {row["uid"]: row for row in rows if "texts" in row}
+    base = pd.DataFrame(kept[BASE].values())
+    if base.empty:
+        return ""
+    rates = base.successes / base.trials
+    hardest = base.uid[rates.sort_values(kind="stable").index].head(MOST)
+    parts = ["# What the models say, before and after training"]
+    parts.append(
+        "The questions of those kept that the base solves least often. Each model's first sample; "
+        "in brackets, how many of its samples are correct."
+    )
+    for uid in hardest:
+        question = indent(kept[BASE][uid]["question"].strip(), "> ", lambda line: True)
+        parts.append(f"## {kept[BASE][uid]['family']}\n\n{question}")
+        for variant, rows in kept.items():
+            row = rows[uid]
+            title = f"**{profile.label(variant)}** ({row['successes']} of {row['trials']})"
+            parts.append(f"{title}\n\n```text\n{row['texts'][0].strip()}\n```")
+    return "\n\n".join(parts) + "\n"

@@ -23,7 +23,7 @@ from gdro.checks import Refusal
 from gdro_lab import numerics
 from gdro_lab.experiments.play import check_options, make_run_base, play_run
 from gdro_lab.experiments.profile import Profile
-from gdro_lab.experiments.records import read_rows
+from gdro_lab.experiments.records import read_manifest
 from gdro_lab.experiments.run import Run
 from gdro_lab.experiments.spelling import import_methods, slug_of
 from gdro_lab.machine import only_process_in, set_up_process
@@ -141,7 +141,7 @@ def check_loops(runs: Sequence[Run], out: Path) -> None:
     shared = {name: runs[0].settings[name] for name in SHARED}
     of_world = {run.columns["world"]: shared | {"world": run.settings["world"]} for run in runs}
     for file in sorted((out / "runs").glob("*/*.json")):
-        before = read_rows(file)["settings"]
+        before = read_manifest(file)["settings"]
         run = run_of.get(file)
         # a run that this profile does not have is still in the same table
         theirs = shared | {"world": before.get("world")}
@@ -160,7 +160,7 @@ def make_report(profile: Profile, out: Path) -> str:
         from gdro_lab.experiments.table import write_loop_report
 
         check_loops(profile.runs(), out)
-        return write_loop_report(out, profile.baseline)
+        return write_loop_report(out)
     from gdro_lab.experiments.report import write_report
 
     return write_report(profile, out)
@@ -170,9 +170,7 @@ def printed(profile: Profile, out: Path) -> list[Path]:
     """The files of `make_report` that the console shows."""
     if profile.backend == "trl":
         return [out / "results/table.md", out / "results/seconds.md"]
-    from gdro_lab.experiments.table import table_stem
-
-    return [out / f"{table_stem(profile.baseline)}.md"]
+    return [out / "table.md"]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,13 @@
 mean_at_8 and worst_family are the mean and the lowest of the families' mean accuracies, pass_at_8
 the mean over families of unbiased pass@8, and training_mix_* weigh the families as the training
 prompts do. mean_at_8 is the mean over all samples that were taken, 32 a prompt at the end of a run
-of the loop; that of eight samples has the same expectation. Axes: P held-out prompts.
+of the loop; that of eight samples has the same expectation.
+
+The memorization gap is accuracy on training prompts minus that on held-out ones. The base has such
+a gap too, where training prompts are easier or were taught, so that of the base is subtracted. It
+is a family's: in a mean weighted by shares, a rare family that is memorized would not show.
+
+Axes: P prompts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +19,8 @@ import numpy as np
 import pandas as pd
 
 from gdro.metrics import pass_at_k
+from gdro_lab.experiments.blocks import BASE
+from gdro_lab.intervals import paired_t
 
 K = 8
 """The k of pass@k in these rows."""
@@ -65,3 +73,69 @@ def score_families(
         "training_mix_pass_at_8": (families.pass_at_8 * share).sum(min_count=whole),
         "families": families.assign(share=share).to_dict("index"),
     }
+
+
+def first_of_each_family(rows: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
+    """The first rows of each family, at most so many; of shuffled rows, a random sample."""
+    places_P = places_in_family([row["family"] for row in rows])
+    return [row for row, place in zip(rows, places_P, strict=True) if place < most]
+
+
+def train_scores(
+    rows: Sequence[Mapping[str, Any]],
+    successes_P: np.ndarray,
+    samples: int,
+    shares: Mapping[str, float],
+) -> dict[str, Any]:
+    """The columns train_mean, weighted as in training, and train_families of a row of scores.
+
+    Args:
+        rows: the prompts.
+        successes_P: correct completions of each.
+        samples: completions of each.
+        shares: each family's share of the training prompts.
+    """
+    accuracy_P = pd.Series(np.asarray(successes_P) / samples)
+    families = accuracy_P.groupby([row["family"] for row in rows]).mean()
+    mean = (families * pd.Series(shares)).sum()
+    return {"train_mean": float(mean), "train_families": families.to_dict()}
+
+
+def memorization_gaps(rows: pd.DataFrame) -> pd.Series:
+    """Of each row of a family: (accuracy on training prompts − held out), minus the base's.
+
+    NaN where a replicate has no base, or a family no training prompts.
+    """
+    gaps = rows.assign(gap=rows.train_mean - rows.mean_at_8)
+    same_prompts = ["world", "replicate", "family"]
+    of_base = gaps[gaps.configuration == BASE].set_index(same_prompts).gap.rename("gap_of_base")
+    return gaps.gap - gaps.join(of_base, on=same_prompts).gap_of_base
+
+
+def format_gap(rows: pd.DataFrame, rates: pd.Series) -> str:
+    """The gap as Markdown, a row a configuration and a column a family; "" where there is none.
+
+    Args:
+        rows: of families, with memorization_gap.
+        rates: the learning rate at which each is printed, by world and configuration.
+    """
+    if rows.memorization_gap.isna().all():
+        return ""
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    keys = ["world", "configuration", "learning_rate", "family"]
+    for (world, configuration, rate, family), of_family in rows.groupby(keys):
+        if configuration == BASE or rates.get((world, configuration)) != rate:
+            continue
+        gaps = of_family.memorization_gap.dropna()
+        interval = paired_t(gaps)
+        text = f"{gaps.mean():+.3f}"
+        if not np.isnan(interval.low):
+            text += f" ({interval.low:+.3f} … {interval.high:+.3f})"
+        cells.setdefault((world, configuration), {})[f"{family}"] = text
+    table = pd.DataFrame.from_dict(cells, orient="index").rename_axis(["world", "configuration"])
+    return (
+        "\nMemorization gap by family: accuracy on training prompts minus that on held-out ones, "
+        "minus the same for the base; mean over replicates, 95% interval (Student's t, not "
+        "corrected).\n\n"
+        f"{table.reset_index().to_markdown(index=False, disable_numparse=True)}\n"
+    )

@@ -10,7 +10,6 @@ pivotal@2e-4                 only at this learning rate
 import json
 import re
 import runpy
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,6 +17,7 @@ from pydantic import ValidationError
 from gdro.checks import Refusal, check
 from gdro.registry import find_method
 from gdro_lab.experiments.blocks import Variant
+from gdro_lab.failures import at_the_door
 from gdro_lab.tasks.world import refusal
 
 
@@ -32,7 +32,7 @@ def read_spelling(text: str) -> Variant:
         _set_option(options, path.split("."), _value_of(value), spelled)
     train: dict[str, Any] = {}
     if at:
-        train["learning_rate"] = check_rate(rate)
+        train["learning_rate"] = check("a learning rate", _value_of(rate), gt=0)
     if "preset" in options:
         raise Refusal(f"preset needs TRL's losses, which the loop has not, got {text!r}")
     if "prompts" in options:
@@ -46,24 +46,9 @@ def read_spelling(text: str) -> Variant:
 
 def import_methods(path: str | None) -> None:
     """Register the methods of a Python file, if there is one; Refusal if it cannot be run."""
-    if path is None:
-        return
-    if not Path(path).is_file():
-        raise Refusal(f"methods_from must be a Python file, got {path!r}")
-    try:
-        runpy.run_path(path)
-    except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise Refusal(f"methods_from {path!r} cannot be run: {reason}") from error
-
-
-def check_rate(text: str | float) -> float:
-    """A learning rate as a number; Refusal where it is none."""
-    try:
-        rate = float(text)
-    except ValueError as error:
-        raise Refusal(f"a learning rate must be a number, got {text!r}") from error
-    return check("a learning rate", rate, gt=0)
+    if path is not None:
+        with at_the_door(f"methods_from {path!r} cannot be run"):
+            runpy.run_path(path)
 
 
 def slug_of(method: str) -> str:

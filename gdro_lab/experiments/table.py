@@ -17,10 +17,8 @@ import pandas as pd
 from gdro.checks import Refusal
 from gdro.files import replace_text
 from gdro_lab.experiments.blocks import BASE
-from gdro_lab.experiments.memorization import format_gap, memorization_gaps
-from gdro_lab.experiments.records import TOTALS, read_rows
-from gdro_lab.experiments.scores import COLUMNS
-from gdro_lab.experiments.spelling import slug_of
+from gdro_lab.experiments.records import TOTALS, read_manifest
+from gdro_lab.experiments.scores import COLUMNS, format_gap, memorization_gaps
 from gdro_lab.intervals import holm, paired_t
 from gdro_lab.tasks.base import ALL
 
@@ -165,37 +163,29 @@ def compare(scores: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
     return table[table.learning_rate.to_numpy() == best.loc[arms].to_numpy()].reset_index(drop=True)
 
 
-def table_stem(baseline: str) -> str:
-    """Name of the files of a table of differences from a baseline."""
-    return "table" if baseline == BASELINE else f"table-to-{slug_of(baseline)}"
-
-
-def write_loop_report(out: Path, baseline: str = BASELINE) -> str:
+def write_loop_report(out: Path) -> str:
     """Write runs.csv from the files of the runs, then the table; return it.
 
     Refusal for broken files, and where there are none.
     """
-    runs = [read_rows(file)["rows"] for file in sorted((out / "runs").glob("*/*.json"))]
+    runs = [read_manifest(file)["rows"] for file in sorted((out / "runs").glob("*/*.json"))]
     if not runs:
         raise Refusal(f"{out} has no runs: `gdro run` it first")
     rows = rows_of(out.name, runs)
     csv = rows_as_csv(rows)
-    table = write_tables(out, read_csv(StringIO(csv)), baseline)  # which may refuse
+    table = write_tables(out, read_csv(StringIO(csv)))
     replace_text(out / "runs.csv", csv)
     return table
 
 
-def write_tables(out: Path, rows: pd.DataFrame, baseline: str) -> str:
+def write_tables(out: Path, rows: pd.DataFrame) -> str:
     """Write the table of rows, and return it."""
     scores = rows[rows.family == ALL]
-    known = sorted({BASELINE, *scores.configuration})
-    if baseline not in known:
-        raise Refusal(f"baseline must be one of {known}, got {baseline!r}")
-    table = compare(scores, baseline)
-    text = format_table(table, baseline)
+    table = compare(scores)
+    text = format_table(table, BASELINE)
     rates = table.groupby(["world", "configuration"]).learning_rate.first()
     text += format_gap(rows[rows.family != ALL], rates)
-    replace_text(out / f"{table_stem(baseline)}.md", text)
+    replace_text(out / "table.md", text)
     return text
 
 

@@ -32,7 +32,6 @@ from gdro.files import LEDGER, replace_text, write_ledger
 from gdro_lab import numerics
 from gdro_lab.experiments.callbacks import ProgressLines, StepCosts, used_gib
 from gdro_lab.experiments.records import (
-    TRAINED,
     hashes_of,
     identity_of,
     read_table,
@@ -218,7 +217,7 @@ class Training:
         machine = describe_machine(pretrained=self.run.model.source is not None)
         # `train` may say otherwise than the machine's own choice
         machine["arithmetic"] = "bfloat16" if trainer.args.bf16 else "float32"
-        names = [f"model/{LEDGER}", *TRAINED]
+        names = [f"model/{LEDGER}", "record.jsonl", "log_history.jsonl"]
         report = {
             **self.run.place,
             "identity": self.identity,
@@ -284,8 +283,6 @@ def training_arguments(
 
     Of a launched process, it is that of one of them.
     """
-    from transformers import HfArgumentParser
-
     from gdro.trainer import GDROConfig
 
     processes = int(os.environ.get("WORLD_SIZE", "1"))  # set by a launcher
@@ -301,7 +298,7 @@ def training_arguments(
         if name in types:  # TRL's parser checks no types: a text for a number would fail late
             check(name, value, types[name])
     options = _default_arguments(run, lengths, processes) | chosen | fixed | changes
-    args = HfArgumentParser(GDROConfig).parse_dict(options)[0]  # type: ignore[arg-type]
+    args = GDROConfig(**options)
     args._n_gpu = min(args.n_gpu, 1)  # as transformers does where one process has one GPU
     return args
 

@@ -1,18 +1,13 @@
 """Where prompts and rewards come from: the embedded task, reasoning-gym's, math problems."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gdro_lab.models import Tokenizer
 from gdro_lab.tasks.answers import Style, style_of
+from gdro_lab.tasks.base import Split, prompt_token_ids
 from gdro_lab.tasks.choices import EmbeddedChoice, GymChoice, MathChoice
-from gdro_lab.tasks.split import Split, prompt_token_ids
 from gdro_lab.tasks.world import Task, read_world
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 
 __all__ = [
     "EmbeddedChoice",
@@ -27,7 +22,7 @@ __all__ = [
 
 def load_split(
     choice: EmbeddedChoice | GymChoice | MathChoice,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     *,
     held_out: bool,
     template: Mapping[str, Any] | None = None,

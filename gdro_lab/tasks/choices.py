@@ -10,9 +10,9 @@ from gdro_lab.tasks.answers import KeyReader, Reader
 from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Request, Strict
 from gdro_lab.tasks.embedded import DEFAULT_SPEC, EmbeddedSpec
 from gdro_lab.tasks.fields import ChoiceReader
-from gdro_lab.tasks.math_data import Source, named_source, own_source
+from gdro_lab.tasks.math_data import Source, named_source
 from gdro_lab.tasks.math_sets import MATH_SPECS, AnyReader, Schema
-from gdro_lab.tasks.sources import stem_of
+from gdro_lab.tasks.sources import find_place, stem_of
 
 
 class EmbeddedChoice(Strict):
@@ -215,7 +215,7 @@ class MathChoice(Strict):
         schemas = self._schemas(choice)
         where = {"config": choice.config, "split": choice.split}
         if choice.source not in MATH_SPECS:
-            return own_source(choice.source, schemas[0], name=choice.label, **where)
+            return Source(choice.label, find_place(choice.source, **where), schemas)
         source = named_source(choice.source, self.paths.get(choice.source), **where)
         return dataclasses.replace(source, name=choice.label, schemas=schemas)
 

@@ -4,8 +4,6 @@ The loss is on the completions alone. An adapter of a few megabytes is trained: 
 cache, or shipped in data/bases, and the model with it is made from both.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -14,22 +12,20 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gdro.checks import Positive
 from gdro.files import plain
 from gdro_lab.machine import arithmetic, describe_machine, fast_attention
-from gdro_lab.tasks import prompt_token_ids
+from gdro_lab.models import Tokenizer
+from gdro_lab.tasks import GymChoice, MathChoice, draw_task, load_split, prompt_token_ids
+from gdro_lab.tasks.answers import style_of
 from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict
 from gdro_lab.tasks.cache import find_or_make
 from gdro_lab.tasks.pretrained import find_model, merged_model, model_identity
-from gdro_lab.tasks.solutions import Solution
 from gdro_lab.tasks.tiny import SHIPPED
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 RECIPE = "cold_start.json"
 MICRO_BATCH = 4  # solutions of a forward pass: of like lengths, in little memory
@@ -52,6 +48,15 @@ class ColdStart(Strict):
     """Different solutions, at most."""
     seed: BoundedNatural = 0
     """Seed of the draw of solutions and of their order."""
+
+
+class Solution(NamedTuple):
+    """A prompt and the completion to learn."""
+
+    prompt: str | list[dict[str, str]]
+    """A text, or a chat whose next turn is the completion."""
+    completion: str
+    """Without the token that ends it."""
 
 
 def cold_start(
@@ -154,7 +159,7 @@ def _teach(
 
 
 def labelled_tokens(
-    tokenizer: PreTrainedTokenizerBase, solutions: Sequence[Solution], template: Mapping[str, Any]
+    tokenizer: Tokenizer, solutions: Sequence[Solution], template: Mapping[str, Any]
 ) -> list[dict[str, list[int]]]:
     """Token ids and labels of each solution: the loss is on the completion and its end.
 
@@ -206,7 +211,7 @@ def pad_left(rows: Sequence[Mapping[str, list[int]]], pad_token_id: int) -> dict
     }
 
 
-def _arguments(choice: ColdStart, folder: str, progress: bool) -> TrainingArguments:
+def _arguments(choice: ColdStart, folder: str, progress: bool) -> Any:
     import torch
     from transformers import TrainingArguments
 
@@ -233,3 +238,53 @@ def _arguments(choice: ColdStart, folder: str, progress: bool) -> TrainingArgume
     )
     args._n_gpu = min(args.n_gpu, 1)  # one GPU: several would split the batch
     return args
+
+
+def load_solutions(
+    choice: GymChoice | MathChoice,
+    tokenizer: Tokenizer,
+    examples: int,
+    seed: int,
+    template: Mapping[str, Any] | None = None,
+) -> list[Solution]:
+    """Draw worked solutions of a profile's task; fewer where the task has no more of them.
+
+    Args:
+        choice: the task.
+        tokenizer: one with a chat template is taught chats, another texts.
+        examples: how many are drawn.
+        seed: of the draw and of the order.
+        template: arguments of the chat template.
+
+    Raises:
+        ValueError: the task leaves none to teach.
+    """
+    if choice.kind == "math":
+        rows = _unused_rows(choice, tokenizer, template)
+        longest = choice.max_completion_tokens
+    else:
+        task = draw_task(choice, style_of(tokenizer))
+        rows = task.solutions(examples)  # type: ignore[union-attr]
+        longest = task.max_completion_tokens
+    # one that is longer, its end included, would teach answers that are cut off
+    tokens = [tokenizer(row["solution"], add_special_tokens=False)["input_ids"] for row in rows]
+    short = [row for row, ids in zip(rows, tokens, strict=True) if len(ids) < longest]
+    if not short:
+        raise ValueError(
+            f"the task leaves no worked solution of at most {longest} tokens to teach: "
+            "train on fewer rows, or allow longer completions"
+        )
+    order = np.random.default_rng(seed).permutation(len(short))
+    shuffled = [short[place] for place in order]
+    return [Solution(row["prompt"], row["solution"]) for row in shuffled[:examples]]
+
+
+def _unused_rows(
+    choice: MathChoice, tokenizer: Tokenizer, template: Mapping[str, Any] | None
+) -> Sequence[Mapping[str, Any]]:
+    """Rows with a solution that the draw of training problems has left."""
+    whole = choice.model_copy(update={"train_size": None})
+    rows = load_split(whole, tokenizer, held_out=False, template=template).rows
+    drawn = load_split(choice, tokenizer, held_out=False, template=template).rows
+    uids = {row["uid"] for row in drawn}
+    return [row for row in rows if row["uid"] not in uids and row.get("solution")]

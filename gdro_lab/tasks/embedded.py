@@ -16,12 +16,13 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from gdro_lab.models import Tokenizer
 from gdro_lab.tasks.base import (
     BoundedCount,
     Strict,
@@ -30,9 +31,6 @@ from gdro_lab.tasks.base import (
     check_families,
     split_by_share,
 )
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 DIGITS = "0123456789"
 CONCENTRATION = 12.0
@@ -187,7 +185,7 @@ class EmbeddedTask:
         """Every completion of a row that is rewarded."""
         return (row["answer"],)
 
-    def tokenizer(self) -> PreTrainedTokenizerFast:
+    def tokenizer(self) -> Tokenizer:
         """One token for each digit, the three signs of every text, and the families' operators."""
         operators = (family.operator for family in self.spec.families)
         return character_tokenizer([*DIGITS, *"?=;", *operators])

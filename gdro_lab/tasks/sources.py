@@ -13,24 +13,17 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+
+from gdro_lab.failures import at_the_door
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 LINES = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv")
 KINDS = (*LINES, ".json", *TABLES, ".parquet")
 PACKED = ".gz"
-
-
-class RawRow(NamedTuple):
-    """A row of a source."""
-
-    columns: Any
-    """A mapping; of a broken line, what is wrong with it."""
-    label: str
-    """What names it in a report."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +84,10 @@ def check_path(path: Path, config: str | None = None, split: str | None = None) 
         )
 
 
-def read_raw_rows(place: Place) -> list[RawRow]:
-    """All rows of a source, numbered from 0; ValueError if it cannot be read."""
-    try:
-        values = _read(place)
-    except Exception as error:  # each library has errors of its own
-        reason = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{place} cannot be read ({reason})") from error
-    return [RawRow(row, f"row {n}") for n, row in enumerate(values)]
+def read_rows(place: Place) -> list[Any]:
+    """All rows of a source, each a mapping or, of a broken line, a ValueError; Refusal if none."""
+    with at_the_door(f"{place} cannot be read"):  # each library has errors of its own
+        return _read(place)
 
 
 def _read(place: Place) -> list[Any]:

@@ -18,12 +18,13 @@ import operator
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from gdro_lab.models import Tokenizer
 from gdro_lab.tasks.base import (
     BoundedCount,
     Strict,
@@ -32,9 +33,6 @@ from gdro_lab.tasks.base import (
     check_families,
     split_by_share,
 )
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 NAMES = "ABCD"
 VERBS = {"g": "-", "l": "-", "f": "+", "b": "+"}  # gives, loses, finds, buys
@@ -269,7 +267,7 @@ class StepsTask:
         """The worked solution of a row; another text with its last number is rewarded too."""
         return (row["answer"],)
 
-    def tokenizer(self) -> PreTrainedTokenizerFast:
+    def tokenizer(self) -> Tokenizer:
         """One token for each character."""
         return character_tokenizer("".join(CHARACTERS))
 

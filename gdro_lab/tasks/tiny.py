@@ -3,21 +3,16 @@
 "tiny" has 0.6 million parameters, "small" 1.2 million; "mid", for a GPU, has 40 million.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from gdro_lab.models import Model, Tokenizer
 from gdro_lab.tasks.cache import find_or_make
 from gdro_lab.tasks.world import Task
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SHIPPED = Path(__file__).parents[2] / "data/bases"  # of a clone: the base of `make run`, adapters
 TINY_CONFIGS: dict[str, dict[str, Any]] = {
@@ -123,11 +118,11 @@ def _ingredients(
 
 def _train_tiny_base(
     task: Task,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     ingredients: dict[str, Any],
     start: Path | None,
     progress: bool,
-) -> PreTrainedModel:
+) -> Model:
     import torch
     import transformers
     from tqdm.auto import trange
@@ -165,11 +160,11 @@ def _train_tiny_base(
 
 
 def _completion_loss(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    model: Model,
+    tokenizer: Tokenizer,
     prompts: list[str],
     completions: list[str],
-) -> Tensor:
+) -> Any:
     """Mean cross-entropy, in nats per token, of the completions and their end-of-text tokens."""
     # one token per character
     start = len(prompts[0])

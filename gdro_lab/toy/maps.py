@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gdro.checks import check
-from gdro.files import replace_text
+from gdro.files import plain, replace_text
 from gdro_lab.intervals import paired_t
 from gdro_lab.toy import Game, Results, World, play
 
@@ -79,34 +79,25 @@ def recorded_gain_map(
     Returns:
         {measure: Gain of (M, Y, C)} and GRPO's {measure: step sizes (Y, C)}.
     """
-    settings = [
-        [asdict(world) for world in worlds],
-        list(methods),
-        step_sizes,
-        choosing_seeds,
-        seeds,
-        checkpoints,
-    ]
+    settings = [[asdict(world) for world in worlds], list(methods)]
+    settings += [step_sizes, choosing_seeds, seeds, checkpoints]
     # through JSON and back, so that ranges and tuples compare equal to the lists of the file
-    as_stored = json.loads(json.dumps(settings, default=list))
+    settings = json.loads(json.dumps(settings, default=list))
+    played = {}
     if record is not None and record.exists():
-        recorded = _read_map(record, as_stored)
-        if recorded is not None:
-            return recorded
-    shared = set(choosing_seeds) & set(seeds)
-    if shared:
-        raise ValueError(f"choosing_seeds and seeds must not overlap, got {shared} in both")
-    gains, best = _play_map(
-        worlds, ["grpo", *methods], step_sizes, choosing_seeds, seeds, checkpoints
-    )
-    if record is not None and not record.exists():
-        played = {
-            "settings": as_stored,
-            "gains": {measure: [part.tolist() for part in gain] for measure, gain in gains.items()},
-            "step_sizes": {measure: sizes_YC.tolist() for measure, sizes_YC in best.items()},
-        }
-        replace_text(record, json.dumps(played) + "\n")
-    return gains, best
+        played = json.loads(record.read_text("utf-8"))
+    if played.get("settings") != settings:
+        shared = set(choosing_seeds) & set(seeds)
+        if shared:
+            raise ValueError(f"choosing_seeds and seeds must not overlap, got {shared} in both")
+        gains, best = _play_map(
+            worlds, ["grpo", *methods], step_sizes, choosing_seeds, seeds, checkpoints
+        )
+        played = {"settings": settings, "gains": gains, "step_sizes": best}
+        if record is not None and not record.exists():
+            replace_text(record, json.dumps(played, default=plain) + "\n")
+    gains = {measure: Gain(*map(np.array, gain)) for measure, gain in played["gains"].items()}
+    return gains, {measure: np.array(sizes) for measure, sizes in played["step_sizes"].items()}
 
 
 def _play_map(
@@ -135,19 +126,4 @@ def _play_map(
     of_measure = zip(measures, np.reshape(picked, shape), strict=True)
     gains = {measure: paired_gain(v[1:], v[:1]) for measure, v in of_measure}
     best = {measure: np.asarray(step_sizes)[sizes[measure]] for measure in measures}
-    return gains, best
-
-
-def _read_map(
-    record: Path, settings: list[Any]
-) -> tuple[dict[str, Gain], dict[str, np.ndarray]] | None:
-    """What a file has, if it was played with these settings."""
-    stored = json.loads(record.read_text(encoding="utf-8"))
-    if stored["settings"] != settings:
-        return None
-    gains = {
-        measure: Gain(np.array(mean), np.array(half))
-        for measure, (mean, half) in stored["gains"].items()
-    }
-    best = {measure: np.array(sizes_YC) for measure, sizes_YC in stored["step_sizes"].items()}
     return gains, best

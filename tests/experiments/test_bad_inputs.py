@@ -28,7 +28,6 @@ LINES = {
     "arena rare-hard --methods nobody": "got 'nobody'",
     "arena rare-hard --methods grpo --steps 0": "max_steps",
     "evaluate tiny base --folder /proc/none": "/proc/none",
-    "evaluate tiny base --pass-rates /proc/none/rates.jsonl": "/proc/none/rates.jsonl",
 }
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from gdro_lab.experiments.memorization import (
+from gdro_lab.experiments.scores import (
     first_of_each_family,
     format_gap,
     memorization_gaps,

@@ -25,9 +25,9 @@ from gdro_lab.experiments.records import (
     write_manifest,
     write_table,
 )
+from gdro_lab.experiments.report import MOST, texts_before_and_after
 from gdro_lab.experiments.run import run_folder
 from gdro_lab.experiments.style import METHOD_COLORS, save, use_style
-from gdro_lab.experiments.texts import MOST, texts_before_and_after
 
 PROFILE = Profile(
     name="small",

@@ -7,13 +7,12 @@ import pytest
 
 from gdro_lab.tasks import math_data as tasks
 from gdro_lab.tasks.math_sets import Schema
-from gdro_lab.tasks.sources import find_place, read_raw_rows
+from gdro_lab.tasks.sources import find_place, read_rows
 
 
 def read(path, **options):
-    return tasks.read_problems(
-        tasks.own_source(str(path), Schema(("question",), "answer"), **options)
-    )
+    schema = Schema(("question",), "answer")
+    return tasks.read_problems(tasks.Source("own", find_place(str(path), **options), (schema,)))
 
 
 def write_folder(folder):
@@ -52,8 +51,8 @@ def test_a_column_of_mixed_types_holds_values_not_json(tmp_path):
     made.save_to_disk(tmp_path / "saved")
     made.to_parquet(tmp_path / "own.parquet")
     for name in ("saved", "own.parquet"):
-        rows = read_raw_rows(find_place(str(tmp_path / name)))
-        assert [row.columns["answer"] for row in rows] == answers
+        rows = read_rows(find_place(str(tmp_path / name)))
+        assert [row["answer"] for row in rows] == answers
 
 
 def test_saved_splits_are_read_and_one_that_is_not_there_is_named(tmp_path):

@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from gdro_lab.tasks import math_data as tasks
 from gdro_lab.tasks.math_sets import Schema
+from gdro_lab.tasks.sources import find_place
 
 ROWS = [
     {"question": "What is 3+4?", "answer": "7"},
@@ -26,9 +27,9 @@ def table(delimiter, end="\n"):
     return end.join(delimiter.join(f'"{cell}"' for cell in row) for row in CELLS)
 
 
-def read(path, schema=None, **options):
+def read(path, schema=None, name="own"):
     schema = schema or Schema(("question",), "answer", "whole")
-    return tasks.read_problems(tasks.own_source(str(path), schema, **options))
+    return tasks.read_problems(tasks.Source(name, find_place(str(path)), (schema,)))
 
 
 @pytest.mark.parametrize(

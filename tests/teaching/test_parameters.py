@@ -18,10 +18,8 @@ PARAMETERS = [
     ("00", {"n": 8}),
     ("01", SMALL_01 | {"k": 4, "rollouts": 8, "history": 10}),
     ("01", SMALL_01 | {"rollouts": 2, "history": 20, "hysteresis": 0.1, "seed": 1}),
-    ("02", SMALL_02 | {"eta": 2.0}),
-    ("02", SMALL_02 | {"eta": 0.1, "ema": 0.5, "num_bins": 4, "seed": 1}),
-    ("03", {"mean_rollouts": 3, "n_max": 8, "seed": 1}),
-    ("03", {"mean_rollouts": 6, "n_min": 3, "n_max": 10, "eta": 2.0}),
+    ("02", SMALL_02 | {"eta": 2.0, "ema": 0.5, "num_bins": 4, "seed": 1}),
+    ("03", {"mean_rollouts": 6, "n_min": 3, "n_max": 10, "eta": 2.0, "seed": 1}),
 ]
 
 

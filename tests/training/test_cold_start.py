@@ -14,17 +14,18 @@ from tiny_models import byte_tokenizer
 
 from gdro.files import LEDGER
 from gdro_lab.experiments.play import make_parts, make_run_base
-from gdro_lab.tasks import GymChoice, MathChoice, draw_task, prompt_token_ids, solutions
+from gdro_lab.tasks import GymChoice, MathChoice, draw_task, prompt_token_ids
 from gdro_lab.tasks import cold_start as module
 from gdro_lab.tasks.cold_start import (
     RECIPE,
     ColdStart,
+    Solution,
     cold_start,
     in_order,
     labelled_tokens,
+    load_solutions,
     pad_left,
 )
-from gdro_lab.tasks.solutions import Solution, load_solutions
 
 pytestmark = TRAINS
 
@@ -92,7 +93,7 @@ def test_solutions_of_problems_are_those_that_are_not_drawn(monkeypatch):
         assert not held_out
         return SimpleNamespace(rows=rows if choice.train_size is None else rows[4:])
 
-    monkeypatch.setattr(solutions, "load_split", load_split)
+    monkeypatch.setattr(module, "load_split", load_split)
     choice = MathChoice(kind="math").model_copy(update={"train_size": 2})
     drawn = load_solutions(choice, byte_tokenizer(), 10, 0)
     assert sorted(drawn) == [(rows[n]["prompt"], rows[n]["solution"]) for n in (1, 2, 3)]

