@@ -22,7 +22,7 @@ def train(base, folder, resume=None, **changes):
     return trainer.train(resume)
 
 
-@pytest.mark.parametrize("method", ["rollout", "reinforce_ada", "dars", "pilot_commit", "dapo"])
+@pytest.mark.parametrize("method", ["rollout", "reinforce_ada", "dapo"])
 def test_a_training_leaves_the_page_of_its_log(base, tmp_path, capsys, method):
     """In rounds, too, and with rollouts that are discarded."""
     train(base, tmp_path, gdro_method=method, log_completions=True, max_steps=5)
