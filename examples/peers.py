@@ -13,82 +13,26 @@ from scipy.stats import norm
 
 from gdro import Method, options, register
 from gdro.checks import Count, NonNegative, Positive, PositiveShare, Share
-from gdro.draws import highest, in_proportion
+from gdro.draws import in_proportion
 from gdro.method import Batch, Prompts, Run
 from gdro.metrics import all_wrong_probability
 from gdro.uids import merge_visits
 
-# Draws
-
-
-@register("dots")
-@options
-class DOTS(Method):
-    """DOTS (arXiv 2506.05316): a softmax draw of prompts whose pass rate is near a target.
-
-    P_i ∝ exp(−|p̂_i − ½| / temperature). The temperature is ours. Left out: the predictor of p̂
-    from embeddings and a few prompts with fresh rollouts, and rollout replay.
-    """
-
-    target: Share = 0.5
-    """Pass rate that is sought."""
-    temperature: Positive = 0.1
-    """Temperature of the softmax."""
-
-    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        return in_proportion(-np.abs(pool.rate_P - self.target) / self.temperature, size, rng)
-
-
-@register("lilo")
-class LILO(Method):
-    """LILO (arXiv 2502.12272): the prompts of highest learnability p̂ (1 − p̂), ties at random.
-
-    Left out: the rollouts spent on candidate prompts to measure p̂ before each step. Here it is the
-    posterior mean, which is ½ for a prompt without data.
-    """
-
-    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        return highest(pool.rate_P * (1 - pool.rate_P), size, rng)
-
-
-@register("greso")
-@options
-class GRESO(Method):
-    """GRESO (arXiv 2506.02177): skips prompts whose last visits brought no signal.
-
-    A prompt is skipped with probability 1 − max(explore^z, floor), z the number of latest visits in
-    a row in which all rollouts were correct or all wrong. Passes over the data set, each in random
-    order, go on until the batch is full. Left out: rates that adapt to a target share, the
-    discarding of uninformative groups after generation (see `dapo`), and adaptive batch sizes.
-    """
-
-    explore: Share = 0.5
-    """Probability of keeping a prompt after one uninformative visit."""
-    floor: PositiveShare = 0.01
-    """Lower bound of this probability; 0 would lose prompts for good."""
-
-    state = ("streak_D",)
-
-    def start(self, run: Run) -> None:
-        self.streak_D = np.zeros(0, np.uint8)  # by row
-
-    def keep_probability(self, prompts: Prompts) -> np.ndarray:
-        """Probability of keeping each prompt in one pass, (P,)."""
-        self.streak_D = self.grow(self.streak_D, prompts.rows_P)
-        return np.maximum(self.explore ** self.streak_D[prompts.rows_P].astype(float), self.floor)
-
-    def draw(self, pool: Prompts, size: int, rng: np.random.Generator) -> np.ndarray:
-        # the pass in which a prompt is first kept is geometric: the earliest fill the batch
-        return highest(-rng.geometric(self.keep_probability(pool)), size, rng)
-
-    def update(self, batch: Batch) -> None:
-        self.streak_D = self.grow(self.streak_D, batch.rows_P)
-        rows, hits, trials = merge_visits(batch.rows_P, batch.hits_P, batch.trials_P)
-        longer = np.minimum(self.streak_D[rows].astype(np.int64) + 1, 255)
-        self.streak_D[rows] = np.where((hits == 0) | (hits == trials), longer, 0)
-
-
 # Advantages and weights
+
+
+@register("rloo")
+class RLOO(Method):
+    """RLOO (arXiv 2402.14740): the baseline of a rollout is the mean of the others in its group.
+
+    A_ij = r_ij − (Σ_l r_il − r_ij)/(n_i − 1) = n_i/(n_i − 1) · (r_ij − μ_i), unbiased for any
+    n_i ≥ 2; 0 at n_i = 1, which has no others. Left out: KL in the reward, and whole answers as
+    single actions.
+    """
+
+    def advantages(self, batch: Batch) -> np.ndarray:
+        factor_P = batch.trials_P / np.maximum(batch.trials_P - 1, 1)
+        return batch.centred_R * factor_P[batch.group_ids_R]
 
 
 @register("dr_grpo")

@@ -216,7 +216,8 @@ def trainer_run(method: str) -> str:
 
 def runs() -> Iterator[tuple[str, Callable[[], str]]]:
     """The name of each run, and what computes its hash."""
-    runpy.run_path(str(EXAMPLES / "peers.py"))  # registers further methods
+    for file in ("peers.py", "drawing_peers.py"):  # which register further methods
+        runpy.run_path(str(EXAMPLES / file))
     for method in method_names():
         for preset in PRESETS:
             for seed in SEEDS:

@@ -5,7 +5,8 @@ from gdro_lab import numerics
 numerics.fix()  # before torch and numpy are imported
 numerics.fix_engines()
 
-import peers  # noqa: F401  (registers the methods of examples/peers.py)
+import drawing_peers  # noqa: F401  (registers methods of examples)
+import peers  # noqa: F401
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings

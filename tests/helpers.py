@@ -13,11 +13,11 @@ CERTAIN = 1e9  # posterior counts at which a sample is the mean
 
 
 def own_methods():
-    """Names of the package's own methods and of those of examples/peers.py.
+    """Names of the package's own methods and of those of two examples.
 
     Tests register others, which depend on what is run.
     """
-    ours = ("gdro.", "peers")
+    ours = ("gdro.", "peers", "drawing_peers")
     return sorted(name for name, kind in METHODS.items() if kind.__module__.startswith(ours))
 
 
