@@ -1,4 +1,4 @@
-"""Peers that draw the prompts, and were compared in one study alone: a file of one's own methods.
+"""Peers that draw the prompts: an example of methods in a file of one's own.
 
 A profile imports it with `methods_from: examples/drawing_peers.py`; see peers.py beside it.
 

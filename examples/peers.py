@@ -1,4 +1,4 @@
-"""Peers that were compared in one study alone: the example of methods in a file of one's own.
+"""Peers that change advantages or weights: an example of methods in a file of one's own.
 
 A profile imports this file with `methods_from: examples/peers.py`, `gdro arena` with
 `--methods-from`; a package of one's own would have the entry point `gdro.methods`, as gdro does.

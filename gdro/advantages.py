@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 EPSILON = 1e-4  # of (3), as in TRL
-ROUNDING = 1e-6  # of rewards, relative to the largest of their group: those within it are equal
+ROUNDING = 1e-6  # rewards this near are equal; where all are small, relative to the largest
 
 
 def preset_options(preset: object) -> dict[str, Any]:
@@ -23,7 +23,8 @@ def flat_groups(rewards_R: np.ndarray, group_ids_R: np.ndarray, num_groups: int)
     high_P = np.full(num_groups, -np.inf)
     np.fmin.at(low_P, group_ids_R, rewards_R)
     np.fmax.at(high_P, group_ids_R, rewards_R)
-    return high_P - low_P <= ROUNDING * np.maximum(np.abs(low_P), np.abs(high_P))
+    largest_P = np.maximum(np.abs(low_P), np.abs(high_P))
+    return high_P - low_P <= ROUNDING * np.minimum(largest_P, 1.0)
 
 
 def group_advantages(

@@ -158,7 +158,7 @@ class Batch(Prompts):
     @cached_property
     def centred_R(self) -> np.ndarray:
         """Rewards minus the mean of their rollout group."""
-        return self.rewards_R - (self.sums(self.rewards_R) / self.trials_P)[self.group_ids_R]
+        return group_advantages(self.rewards_R, self.group_ids_R, len(self), scale="none")
 
     @cached_property
     def variance_P(self) -> np.ndarray:
@@ -327,7 +327,7 @@ class Method(Stateful):
         """Say what the method did, for the record's row.
 
         Returns:
-            Plain JSON values by name, none of them a name of `gdro.record.record_row`.
+            Plain JSON values by name, none of them a name of the row in `gdro.record`.
         """
         return {}
 

@@ -204,10 +204,13 @@ def _p_of_table(claims: pd.DataFrame, rows: pd.DataFrame) -> list[float]:
     p_of = table.set_index(["world", "configuration", "metric"]).p_holm
     p = []
     for claim in claims.itertuples():
-        sides = [spelled.split("@") for spelled in (claim.configuration, claim.baseline)]
-        at_best = all(rate_of.get((claim.world, name)) == float(rate) for name, rate in sides)
-        key = (claim.world, sides[0][0], claim.score)
-        if not at_best or sides[1][0] != BASELINE or key not in p_of.index:
+        sides = [CONFIGURATION.fullmatch(side) for side in (claim.configuration, claim.baseline)]
+        rates = {side[1]: float(side[2]) for side in sides if side and not side[3]}
+        at_best = all(rate_of.get((claim.world, name)) == rate for name, rate in rates.items())
+        names = [*rates]
+        key = (claim.world, names[0], claim.score) if names else ()
+        of_table = at_best and not claim.replicates and key in p_of.index
+        if names[1:] != [BASELINE] or not of_table:
             raise Refusal(f"family {WHOLE_TABLE!r} must be of that table, got {claim.id!r}")
         p.append(p_of[key])
     return p
@@ -252,6 +255,8 @@ def answered(claims: pd.DataFrame, root: Path) -> tuple[list[pd.DataFrame], list
     found = []
     for claim in claims.itertuples():
         try:
+            if claim.family and not claim.baseline:
+                raise Refusal(f"a test must have a baseline, got none in family {claim.family!r}")
             pairs.append(pairs_of(claim, root))
             if len(pairs[-1]) < (2 if claim.baseline else 1):  # one difference has no interval
                 raise Refusal(f"replicates must be those of the rows, got {len(pairs[-1])} of them")

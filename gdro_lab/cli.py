@@ -270,7 +270,7 @@ def arena_command(
 
     WORLDS are names or YAML files, separated by commas. A profile of the backend "loop", for `gdro
     run`, has more settings. A method is NAME or NAME:OPTION=VALUE; `pivotal@2e-4` has a rate of its
-    own. Run the same command again to resume.
+    own, others run at 1e-4 and at 2e-4. Run the same command again to resume.
 
     Example: gdro arena rare-hard --methods grpo,pivotal --replicates 8
     """

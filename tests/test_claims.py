@@ -142,9 +142,30 @@ def test_a_claim_at_equal_cost_is_read_where_both_have_spent_the_same():
     assert pairs.difference.tolist() == pytest.approx(ends.difference.tolist())  # at their ends
     for field, wrong in {
         "configuration": "pivotal@1e-3",
-        "baseline": "",
+        "baseline": "grpo@5e-5#160",  # cut off from the course before it
         "world": "nowhere",
         "score": "mean_at_8 at equal weather",
     }.items():
         with pytest.raises(Refusal):
             claims.pairs_of(pd.Series({**claim, field: wrong}))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [("baseline", "grpo@1e-4"), ("configuration", "pivotal@1e-3"), ("replicates", "0-3")],
+)
+def test_a_star_is_of_the_test_in_the_table(field, wrong):
+    kept = claims.read_claims()
+    tested = kept[(kept.id == "rare-hard/pivotal") & (kept.family == claims.WHOLE_TABLE)]
+    pairs = [claims.pairs_of(claim) for claim in tested.itertuples()]
+    with pytest.raises(Refusal, match="rare-hard/pivotal"):
+        claims.significance(tested.assign(**{field: wrong}), pairs, claims.ROOT)
+
+
+def test_studies_that_disagree_on_a_run_are_not_joined():
+    kept = claims.read_claims()
+    claim = kept[kept.id == "rare-hard/both"].iloc[0].copy()
+    claim["study"] = "ablations/rare-hard + by-prompt/averaging-hard"
+    claim["configuration"], claim["baseline"] = "rollout@2e-4", "grpo@2e-4"
+    with pytest.raises(Refusal, match="agree"):
+        claims.pairs_of(claim)

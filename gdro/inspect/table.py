@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gdro.advantages import flat_groups
 from gdro.checks import Refusal
 from gdro.metrics import is_correct
 
@@ -134,8 +135,7 @@ def form_groups(rollouts: Rollouts, threshold: float) -> Groups:
     correct_R = is_correct(rollouts.rewards_R, threshold)
     first_G = np.full(len(trials_G), len(groups_R))
     np.minimum.at(first_G, groups_R, np.arange(len(groups_R)))
-    differs_R = rollouts.rewards_R != rollouts.rewards_R[first_G[groups_R]]
-    is_flat_G = np.bincount(groups_R, differs_R) == 0
+    is_flat_G = flat_groups(rollouts.rewards_R, groups_R, len(trials_G))
     lengths_G = None
     if rollouts.lengths_R is not None:
         lengths_G = np.bincount(groups_R, rollouts.lengths_R)

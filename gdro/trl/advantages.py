@@ -70,8 +70,11 @@ def drop_rounding(
         return
     rewards_R = (rewards_RF * trainer.reward_weights.to(rewards_RF)).nansum(dim=1)
     is_flat_P = flat_groups(rewards_R.cpu().numpy(), group_ids_R, group_ids_R.max() + 1)
-    is_flat_R = torch.as_tensor(is_flat_P[group_ids_R][local_rows])
-    output["advantages"][is_flat_R.to(output["advantages"].device)] = 0.0
+    is_flat_R = is_flat_P[group_ids_R]
+    local_R = torch.as_tensor(is_flat_R[local_rows])
+    output["advantages"][local_R.to(output["advantages"].device)] = 0.0
+    logged_R = np.array(trainer._logs["advantages"])  # of this batch alone
+    trainer._logs["advantages"].extend(np.where(is_flat_R, 0.0, logged_R).tolist())
 
 
 def divergences(output: LossInputs, logps_RT: Tensor) -> Tensor:

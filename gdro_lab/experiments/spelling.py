@@ -32,7 +32,7 @@ def read_spelling(text: str) -> Variant:
         _set_option(options, path.split("."), _value_of(value), spelled)
     train: dict[str, Any] = {}
     if at:
-        train["learning_rate"] = check("a learning rate", _value_of(rate), gt=0)
+        train["learning_rate"] = rate_of(rate)
     if "preset" in options:
         raise Refusal(f"preset needs TRL's losses, which the loop has not, got {text!r}")
     if "prompts" in options:
@@ -46,9 +46,19 @@ def read_spelling(text: str) -> Variant:
 
 def import_methods(path: str | None) -> None:
     """Register the methods of a Python file, if there is one; Refusal if it cannot be run."""
-    if path is not None:
-        with at_the_door(f"methods_from {path!r} cannot be run"):
-            runpy.run_path(path)
+    if path is None:
+        return
+    try:
+        runpy.run_path(path)
+    except (Exception, SystemExit) as error:  # one that exits would end the command without a word
+        reason = f"{type(error).__name__}: {error}"
+        raise Refusal(f"methods_from {path!r} cannot be run: {reason}") from error
+
+
+def rate_of(text: str) -> float:
+    """A learning rate as a number; Refusal where it is none."""
+    with at_the_door(f"a learning rate must be a number, got {text!r}"):
+        return check("a learning rate", float(text), gt=0)
 
 
 def slug_of(method: str) -> str:

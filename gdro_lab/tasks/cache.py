@@ -54,6 +54,11 @@ def find_or_make(target: Path, make: Callable[[Path], None], *shipped: Path) -> 
         work = Path(making) / target.name
         make(work)
         write_ledger(work)
+        # safetensors gives its files to their owner alone, and a cache may be shared
+        readable = (work / LEDGER).stat().st_mode
+        for path in work.rglob("*"):
+            if path.is_file():
+                path.chmod(readable)
         if not (target / LEDGER).is_file():  # another process may have made the same meanwhile
             shutil.rmtree(target, ignore_errors=True)
             os.replace(work, target)

@@ -249,6 +249,13 @@ def test_a_rollout_at_the_mean_of_its_group_needs_no_computation(tmp_path):
     assert found["needed"]["share_with_beta"] == pytest.approx((99 + 3 * 11) / 330)
 
 
+def test_sums_that_differ_by_rounding_are_equal(tmp_path):
+    rows = [{"prompt": "a", "step": 1, "x": x, "y": y} for x, y in ((0.1, 0.2), (0.3, 0.0))]
+    log = write_lines(tmp_path / "a.jsonl", rows)
+    rollouts = gdro.inspect.read(log, reward=("x", "y"))
+    assert gdro.inspect.form_groups(rollouts, 0).is_flat_G.all()
+
+
 def notes_of(folder, **columns):
     return " ".join(gdro.inspect.summarize(gdro.inspect.read(folder, **columns))["notes"])
 
