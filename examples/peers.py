@@ -1,4 +1,4 @@
-"""Peers that change advantages or weights: an example of methods in a file of one's own.
+"""Peers that change advantages or weights, or divide rollouts: methods in a file of one's own.
 
 A profile imports this file with `methods_from: examples/peers.py`, `gdro arena` with
 `--methods-from`; a package of one's own would have the entry point `gdro.methods`, as gdro does.
@@ -16,6 +16,7 @@ from gdro.checks import Count, NonNegative, Positive, PositiveShare, Share
 from gdro.draws import in_proportion
 from gdro.method import Batch, Prompts, Run
 from gdro.metrics import all_wrong_probability
+from gdro.peers.rollouts import best_rollouts
 from gdro.uids import merge_visits
 
 # Advantages and weights
@@ -302,3 +303,23 @@ class ExGRPO(Method):
         weights_P = self.replayed_D[banked.rows_P]
         places = np.flatnonzero(weights_P)
         return places, weights_P[places]
+
+
+@register("vip")
+class VIP(Method):
+    """VIP (arXiv 2602.01601): rollouts that minimize the variance of the batch's gradient.
+
+    min Σ a_i (n_i − 1)/n_i², a_i = 4 p_i (1 − p_i), subject to Σ n_i = budget and n_i ≥ 3: the
+    paper's variance under mean-subtracted advantages (Dr. GRPO). Left out: the Gaussian process
+    that predicts p from embeddings (here the posterior mean), norms of the prompts' gradients
+    (equal here), and the variance under RLOO.
+    """
+
+    n_min = 3
+
+    def allocate(self, prompts: Prompts, budget: int, rng: np.random.Generator) -> np.ndarray:
+        low = max(self.run.n_min, self.n_min)
+        n_N = np.arange(low, self.run.n_max)
+        saving_N = (n_N - 1) / n_N**2 - n_N / (n_N + 1) ** 2
+        spread_P = 4 * prompts.rate_P * (1 - prompts.rate_P)
+        return best_rollouts(spread_P[:, None] * saving_N, low, budget, rng)

@@ -11,13 +11,15 @@ from scipy.special import entr
 
 from gdro.checks import check, check_array
 
+ROUNDING = 1e-6  # rewards this near are equal; where all are small, relative to the largest
+
 
 def is_correct(rewards: ArrayLike, threshold: float = 0.0) -> np.ndarray:
     """Whether rollouts with these rewards count as correct: above the threshold; any shape.
 
-    The controller, the loop and every evaluation decide it here. A reward that is NaN is not.
+    NaN is not, nor is the threshold to rounding: in float32, .1 is .10000000149.
     """
-    return np.asarray(rewards) > threshold
+    return np.asarray(rewards) > threshold + ROUNDING * abs(threshold)
 
 
 def count_distinct(texts: Iterable[str], correct: Iterable[bool]) -> int:

@@ -168,7 +168,7 @@ def test_the_first_step_follows_a_column_of_pass_rates(base, tmp_path):
     rows = [dict(row) for row in tiny_run.make_task().train]
     for place, row in enumerate(rows):
         row["rate"] = [0.5, 0.0, None][place % 3]
-    args = {"gdro_method": "vip", "pass_rate_column": "rate", "pass_rate_rollouts": 16}
+    args = {"gdro_method": "coba", "pass_rate_column": "rate", "pass_rate_rollouts": 16}
     trainer = make(base, tmp_path, rows, **args)
     uids = np.array([row["uid"] for row in rows])
     rollouts = trainer.controller.plan(uids[:9]).rollouts

@@ -25,6 +25,7 @@ OF_KIND: dict[str, dict[str, tuple[str, ...]]] = {
 }
 OF_TRL = ("TRL", "GDROTrainer")
 NONE = "none"  # what a user says in place of a name for a column that is not to be used
+INDEX = ("index", "level_0", "Unnamed: 0", "__index_level_0__")  # of a table, by pandas
 IDS = ("id", "idx", "index", "key", "hash")  # endings of names of columns that hold no texts
 
 
@@ -90,7 +91,7 @@ def choose_columns(
     open_roles = [r for r in ("step", "tokens", "group") if chosen[r] is None and asked[r] is None]
     known: set[str | None] = set()
     if not rewards and kind in OF_TRL:
-        others = {"advantage", "discarded", "uid", *chosen.values()}
+        others = {"advantage", "discarded", "uid", *INDEX, *chosen.values()}
         others = others.union(*(names[role] for role in chosen))
         rewards = [name for name in present if name not in others and holds_numbers(first[name])]
         known = others.union(name for name in present if first[name].notna().any())

@@ -50,8 +50,6 @@ def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
     needed = summary["needed"]
     if summary["withheld"] is not None:
         said.append(f"Nothing is concluded, since {summary['withheld']}.")
-    elif summary["kind"] == "GDROTrainer":
-        said.append("What GDROTrainer computed of them is in its log: gdro/computed_tokens.")
     elif needed is not None:
         said.append(_needs(needed))
     said.append("Which method to take: docs/choose.md.")

@@ -65,7 +65,8 @@ def read(
     wanted = [reward] if isinstance(reward, str) else list(reward or [])
     is_named = bool(wanted) or any(asked.values())
     reader: Reader | None = None
-    for file in find_files([Path(path) for path in paths]):
+    files = find_files([Path(path) for path in paths])
+    for file in files:
         project = None if is_named else PROJECTS.get(file.name)
         if reader is None:
             first = next(parts_of(file, project=project), None)
@@ -76,6 +77,8 @@ def read(
         reader.read_file(file, parts_of(file, reader.columns.texts, project))
     if reader is None or not any(len(arrays["rewards"]) for arrays in reader.files):
         raise Refusal("the log must have at least one rollout with a reward, got none")
+    times = [file.stat().st_mtime for file in files]
+    reader.older = [files[n + 1] for n, gap in enumerate(np.diff(times)) if gap < -1]
     return reader.rollouts()
 
 
@@ -98,6 +101,8 @@ class Reader:
         self.unscored = 0
         self.repeated = 0
         self.padding = 0
+        self.evaluated: set[int] = set()  # steps whose files have rows of an evaluation
+        self.older: list[Path] = []  # files that were written before that of the step before
 
     def read_file(self, file: Path, parts: Iterator["pd.DataFrame"]) -> None:
         """Add the rollouts of a file; verl's name says the step where its rows do not."""
@@ -106,6 +111,8 @@ class Reader:
         if not read:  # Parquet without rows
             return
         arrays = _concatenated(read)
+        if columns.kind in OF_TRL and "groups" not in arrays and "prompts" in arrays:
+            arrays["blocks"] = _blocks(arrays)
         if columns.step is None and columns.kind == "verl" and file.stem.isdecimal():
             arrays["steps"] = np.full(len(arrays["rewards"]), int(file.stem))
         self.steps.update(np.unique(arrays.get("steps", [])).tolist())
@@ -123,14 +130,17 @@ class Reader:
             is_padding_R = arrays.pop("padding")
             self.padding += int(is_padding_R.sum())
             is_kept_R &= ~is_padding_R
-        self.files.append({name: values[is_kept_R] for name, values in arrays.items()})
+        self.files.append(_some(arrays, is_kept_R))
 
     def _read_part(self, part: "pd.DataFrame", file: str) -> Arrays:
         """The arrays of some rows."""
         columns = self.columns
         self._check_late(part, file)
         if columns.kind == "GDROTrainer":
-            part = part[part["rollout_group"] >= 0]  # not of an evaluation
+            is_trained = part["rollout_group"] >= 0  # else of an evaluation
+            if columns.step in part:
+                self.evaluated.update(part.loc[~is_trained, columns.step])
+            part = part[is_trained]
         part = with_nested(part, columns.all, {columns.tokens, columns.prompt_tokens})
         missing = [name for name in columns.all if name not in part]
         if missing:
@@ -237,8 +247,8 @@ class Reader:
             keys.append(arrays["prompts"])
         if "groups" in arrays:
             keys.append(arrays["groups"])
-        elif columns.kind in OF_TRL:
-            keys.append(_blocks(steps_R, arrays["prompts"]))
+        elif "blocks" in arrays:
+            keys.append(arrays["blocks"])
         groups_R = joint(keys)
         lengths_R = arrays.get("lengths")
         prompt_lengths_R = arrays.get("prompt_lengths")
@@ -270,8 +280,15 @@ class Reader:
                 f"The reward is the sum of {names}, with equal weights: name the one that judges "
                 "the answer with --reward."
             )
-        if missing := _missing_steps(self.steps, columns.kind):
+        if missing := _missing_steps(self.steps | self.evaluated, columns.kind):
             yield missing
+        if self.evaluated:
+            yield f"An evaluation has overwritten rows of {len(self.evaluated)} steps."
+        if self.older and columns.kind != "table":
+            yield (
+                f"{self.older[0].name} is older than the file before it: if it is of an earlier "
+                "run, name the files of one run."
+            )
         if columns.prompt is None:
             yield "The log has no prompts, or none is named, so nothing is said about them."
         elif not has_steps and not has_groups:
@@ -302,10 +319,10 @@ def _missing_steps(seen: set[int], kind: str) -> str:
         return ""
     gaps = {after - before for before, after in pairwise(steps)}
     said = f"{gap:,} of {gap + len(steps):,} steps are"
-    if len(gaps) == 1:
+    if len(gaps) == 1 and max(gaps) > 1:
         said = f"{max(gaps) - 1:,} of {max(gaps):,} steps are"
     names = ", ".join(map(str, steps[:4])) + (" …" if len(steps) > 4 else "")
-    advice = "; set logging_steps=1" if kind in OF_TRL else ""
+    advice = "; set logging_steps=1" if kind in OF_TRL and gaps != {1} else ""
     return f"Steps {names}: {said} not in this log{advice}."
 
 
@@ -325,11 +342,20 @@ def _last_outputs(arrays: Arrays) -> Arrays:
     sessions_R = joint([arrays["steps"], arrays["sessions"]])
     order_R = np.lexsort((arrays["outputs"], sessions_R))
     is_last_R = np.append(np.diff(sessions_R[order_R]) != 0, True)
-    kept_R = np.sort(order_R[is_last_R])
+    return _some(arrays, np.sort(order_R[is_last_R]))
+
+
+def _some(arrays: Arrays, kept_R: np.ndarray) -> Arrays:
+    """Only some of the rollouts."""
     return {name: values[kept_R] for name, values in arrays.items()}
 
 
-def _blocks(steps_R: np.ndarray, prompts_R: np.ndarray) -> np.ndarray:
-    """A number for each block of rows of the same step and prompt, (R,)."""
-    is_new_R = (np.diff(steps_R) != 0) | (np.diff(prompts_R) != 0)
-    return np.append(0, is_new_R.cumsum())
+def _blocks(arrays: Arrays) -> np.ndarray:
+    """A number for each block of rows of the same step and prompt, (R,).
+
+    All 0 where their sizes differ: TRL's do not, so the rows were sorted or shuffled.
+    """
+    step_and_prompt_R = joint([arrays[name] for name in ("steps", "prompts") if name in arrays])
+    blocks_R = np.append(0, (np.diff(step_and_prompt_R) != 0).cumsum())[: len(step_and_prompt_R)]
+    sizes = set(np.bincount(blocks_R).tolist())
+    return np.zeros_like(blocks_R) if len(sizes) > 1 or sizes == {1} else blocks_R

@@ -92,7 +92,7 @@ def with_nested(
         if name not in part and keys and first in part:
             values = [_value_in(value, keys) for value in part[first]]
             if name in summed:
-                values = [sum(v) if isinstance(v, Several) else v for v in values]
+                values = [sum(v) if isinstance(v, Several) and None not in v else v for v in values]
             added[name] = pd.Series(values, part.index, dtype=object)
     return part.assign(**added)
 

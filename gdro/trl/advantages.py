@@ -56,11 +56,7 @@ def put_advantages(
 
 
 def drop_rounding(
-    trainer: GRPOTrainer,
-    output: LossInputs,
-    rewards_RF: Tensor,
-    group_ids_R: np.ndarray,
-    local_rows: slice,
+    trainer: GRPOTrainer, output: LossInputs, local_rows: slice, is_flat_R: np.ndarray
 ) -> None:
     """Put TRL's advantages to 0 where all rewards of the group are equal.
 
@@ -68,9 +64,6 @@ def drop_rounding(
     """
     if trainer.multi_objective_aggregation != "sum_then_normalize":
         return
-    rewards_R = (rewards_RF * trainer.reward_weights.to(rewards_RF)).nansum(dim=1)
-    is_flat_P = flat_groups(rewards_R.cpu().numpy(), group_ids_R, group_ids_R.max() + 1)
-    is_flat_R = is_flat_P[group_ids_R]
     local_R = torch.as_tensor(is_flat_R[local_rows])
     output["advantages"][local_R.to(output["advantages"].device)] = 0.0
     logged_R = np.array(trainer._logs["advantages"])  # of this batch alone

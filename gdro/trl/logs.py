@@ -142,7 +142,7 @@ def log_step(
 
 
 def trained_tokens(output: LossInputs) -> Tensor:
-    """Tokens of this process's rows that have a gradient."""
+    """Tokens of this process's completions that have an advantage."""
     trains_R = output["advantages"] != 0
     tokens_R = learned_mask(output).sum(dim=1)
     return (tokens_R * trains_R).sum()

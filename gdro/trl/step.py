@@ -137,8 +137,8 @@ class Step:
         """`size` rollouts, of all processes, in the order in which they were sampled.
 
         Where more were sampled, those of groups with a signal are taken before others.
-        Where fewer were sampled, the shortest fills the rest: with advantage 0, and no token that
-        counts.
+        Where fewer were sampled, the shortest fills the rest: with advantage 0, no reward, and no
+        token that counts.
         """
         # whole groups are not kept together: a group cut by `size` trains with the advantages that
         # all of it has given
@@ -155,10 +155,12 @@ class Step:
             is_flat_R=is_filler_R | self.is_flat_R[places_R],
             ready=True,
         )
+        rewards_RF = self.rewards_RF[places_R]
+        rewards_RF[is_filler_R] = torch.nan  # so that TRL's means do not count them
         return TrainBatch(
             rollouts=[self.rollouts[r] for r in places_R[local_rows]],
             is_filler=is_filler_R[local_rows].tolist(),
-            rewards_RF=self.rewards_RF[places_R],
+            rewards_RF=rewards_RF,
             signal=signal,
             is_discarded_R=is_discarded_R,
         )

@@ -216,7 +216,7 @@ class GDROTrainer(GRPOTrainer):
             if self._replaces_advantages:
                 advantages.put_advantages(self, output, local_rows, signal)
             elif self.trims:
-                advantages.drop_rounding(self, output, kept[-1], group_ids_R, local_rows)
+                advantages.drop_rounding(self, output, local_rows, signal.is_flat_R)
         uids_R = [batch.uids[p] for p in group_ids_R.tolist()]
         logs.log_groups(self._logs["extra"], uids_R, plan.numbered(group_ids_R))
         return output

@@ -269,6 +269,21 @@ def test_steps_that_are_not_in_the_log_are_said(tmp_path):
     # a batch that serves two steps is in the log twice, and nothing is missing
     again = [[row | {"step": step} for row in trl_rows(step // 2)] for step in (2, 3, 4, 5)]
     assert "not in this log" not in notes_of(write_trl(tmp_path / "again", [trl_rows(1), *again]))
+    resumed = notes_of(write_trl(tmp_path / "resumed", [trl_rows(step) for step in (5, 6, 7)]))
+    assert ("4 of 7 steps" in resumed, "logging_steps" in resumed) == (True, False)
+
+
+def test_files_of_an_earlier_run_and_rows_of_an_evaluation_are_said(tmp_path):
+    folder = write_trl(tmp_path / "twice", [trl_rows(step) for step in range(1, 7)])
+    files = sorted(folder.rglob("*.parquet"))
+    for hour, file in enumerate(files[3:] + files[:3]):
+        os.utime(file, (3600 * hour, 3600 * hour))
+    assert files[3].name in notes_of(folder)
+    own = {"uid": "a", "rollout_group": 0, "discarded": False}
+    steps = [[row | own for row in trl_rows(step, [[1, 0]])] for step in (1, 2)]
+    steps[0] = [row | {"uid": None, "rollout_group": -1} for row in steps[0]]
+    notes = notes_of(write_trl(tmp_path / "evaluated", steps))
+    assert ("evaluation" in notes, "logging_steps" in notes) == (True, False)
 
 
 STAGED = [[0.1, 0.4, 1.0, 0.4], [0.4] * 4, [1.0] * 4, [0.1, 0.1, 0.1, 0.4]]

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
@@ -117,6 +118,16 @@ def test_a_reward_of_trl_that_comes_later_is_counted_or_refused(tmp_path):
     assert rollouts.rewards_R[16:].tolist() == [row["accuracy"] + 0.5 for row in steps[1]]
 
 
+def test_trls_rows_may_be_sorted_or_shuffled_and_have_an_index(tmp_path):
+    rows = pd.DataFrame(trl_rows(9) + trl_rows(10))
+    for place, order in enumerate([["accuracy"], ["completion"]]):
+        path = tmp_path / f"{place}.csv"
+        rows.sort_values(order).to_csv(path)
+        assert counts_of(path) == EXPECTED
+        rows.sort_values(order).to_parquet(path.with_suffix(".parquet"))
+        assert counts_of(path.with_suffix(".parquet")) == EXPECTED
+
+
 LONG = [0] * 2000
 NESTED = {
     "long arrays": [{"ids": [*LONG, place, *LONG]} for place in range(2)],
@@ -173,6 +184,10 @@ def test_what_is_correct_is_said_where_rewards_are_not_zero_and_one(tmp_path):
     one_or_two = [[reward + 1 for reward in group] for group in ([1, 0], [0, 0], [1, 1], [0, 1])]
     found = summary_of(write_trl(tmp_path / "two", [trl_rows(1, one_or_two)]))
     assert (found["groups"], found["threshold"]) == (SHARES, 1)
+    # TRL writes float32 as float64: .1 is .10000000149, and not above .1
+    rows = [row | {"accuracy": max(row["accuracy"], float(np.float32(0.1)))} for row in trl_rows(1)]
+    rollouts = gdro.inspect.read(write_trl(tmp_path / "format", [rows]))
+    assert gdro.inspect.summarize(rollouts, threshold=0.1)["groups"] == SHARES
 
 
 def log(tmp_path, text):
@@ -215,6 +230,9 @@ BAD = {
     "a step in words": lambda tmp: jsonl(tmp, ROW, ROW | {"step": "one"}),
     "no prompt in a row": lambda tmp: jsonl(tmp, ROW, ROW | {"prompt": None}),
     "negative tokens": lambda tmp: jsonl(tmp, ROW | {"tokens": 3}, ROW | {"tokens": -3}),
+    "tokens of a turn": lambda tmp: jsonl(
+        tmp, *[ROW | {"tokens": [{"out": 3}, {"out": None}]}] * 2
+    ),
     "one rollout a prompt": lambda tmp: jsonl(tmp, ROW, ROW | {"prompt": "b"}),
     "a list": lambda tmp: jsonl(tmp, [1, 2]),
     "an empty file": lambda tmp: jsonl(tmp),
@@ -234,7 +252,8 @@ def test_what_is_bad_gets_one_sentence_and_nothing_is_written(tmp_path, kind):
     paths = BAD[kind](tmp_path)
     before = sorted(tmp_path.rglob("*"))
     picture = tmp_path / "waste.png"
-    ended = CliRunner().invoke(main, ["inspect", *map(str, paths), "--out", str(picture)])
+    named = ["--tokens", "tokens.out"] if kind == "tokens of a turn" else []
+    ended = CliRunner().invoke(main, ["inspect", *map(str, paths), "--out", str(picture), *named])
     assert ended.exit_code == 2, ended.output
     assert (ended.stdout, len(ended.stderr.splitlines())) == ("", 1)
     assert sorted(tmp_path.rglob("*")) == before

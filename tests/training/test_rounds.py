@@ -83,6 +83,9 @@ def test_the_gradient_is_that_of_the_loop_on_the_same_completions(
     else:
         assert [row["rollouts_spent"] for row in rows] == [trains for trains, _ in compared]
         assert len(rewarded) > 5  # more than one round a step
+        logged = [row["reward"] for row in trainer.state.log_history if "reward" in row]
+        # TRL's mean, too, is over what was sampled, without what only fills the batch
+        assert logged == pytest.approx([row["mean_reward"] for row in rows])
     if method == "pilot_commit":
         assert min(trains for trains, _ in compared) < 32
 

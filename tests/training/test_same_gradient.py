@@ -152,13 +152,17 @@ def test_gradients_are_those_of_trl(name, build_sampled):
     assert min(shares) < 1 or name == "one rollout at once"
 
 
-def test_equal_rewards_whose_mean_is_not_exact_have_no_advantage(build_sampled):
-    """The float32 mean of six rewards of .3 is not .3: TRL takes a step along the rounding."""
+@pytest.mark.parametrize("has_unscored", [False, True])
+def test_equal_rewards_whose_mean_is_not_exact_have_no_advantage(build_sampled, has_unscored):
+    """The float32 mean of rewards of .3 is not .3: TRL takes a step along the rounding."""
 
     def shifted(completions, uid, **columns):
-        return [0.3 + value for value in mixed_or_flat(completions, uid)]
+        rewards = [0.3 + value for value in mixed_or_flat(completions, uid)]
+        if has_unscored:  # in flat groups, whose advantages stay 0
+            rewards = [None if r % 8 == 7 and uid[r] % 3 else v for r, v in enumerate(rewards)]
+        return rewards
 
-    settings = {"num_generations": 6, "max_steps": 3}
+    settings = {"num_generations": 8, "gradient_accumulation_steps": 4, "max_steps": 3}
     _, wanted = gradients(build_sampled, "grpo", "dapo", settings)
     trainer, found = gradients(build_sampled, "grpo", "dapo", settings, shifted)
     assert_equal(found, wanted)
