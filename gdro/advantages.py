@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from gdro.metrics import ROUNDING
-
 EPSILON = 1e-4  # of (3), as in TRL
+ROUNDING = 1e-6  # rewards this near are equal; where all are small, relative to the largest
 
 
 def preset_options(preset: object) -> dict[str, Any]:

@@ -11,15 +11,14 @@ from scipy.special import entr
 
 from gdro.checks import check, check_array
 
-ROUNDING = 1e-6  # rewards this near are equal; where all are small, relative to the largest
-
 
 def is_correct(rewards: ArrayLike, threshold: float = 0.0) -> np.ndarray:
     """Whether rollouts with these rewards count as correct: above the threshold; any shape.
 
-    NaN is not, nor is the threshold to rounding: in float32, .1 is .10000000149.
+    NaN is not, nor is the threshold itself: .1 is .10000000149 where it went through float32.
     """
-    return np.asarray(rewards) > threshold + ROUNDING * abs(threshold)
+    with np.errstate(over="ignore"):
+        return np.asarray(rewards, np.float32) > np.float32(threshold)
 
 
 def count_distinct(texts: Iterable[str], correct: Iterable[bool]) -> int:

@@ -50,7 +50,7 @@ def in_short(summary: Mapping[str, Any]) -> Iterator[str]:
     needed = summary["needed"]
     if summary["withheld"] is not None:
         said.append(f"Nothing is concluded, since {summary['withheld']}.")
-    elif needed is not None:
+    elif needed is not None and summary["kind"] != "GDROTrainer":  # which leaves it out
         said.append(_needs(needed))
     said.append("Which method to take: docs/choose.md.")
     yield from wrap(" ".join(said), WIDTH)

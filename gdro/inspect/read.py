@@ -95,13 +95,12 @@ class Reader:
         self.has_group_uids = False
         self.last_file = b""  # prompts and completions of the file before, in logs of trainers
         self.rows = 0  # read so far
-        # for the notes
         self.steps: set[int] = set()
         self.scored: set[str] = set()  # columns of rewards that have any
         self.unscored = 0
         self.repeated = 0
         self.padding = 0
-        self.evaluated: set[int] = set()  # steps whose files have rows of an evaluation
+        self.evaluated: set[float] = set()  # steps whose files have rows of an evaluation
         self.older: list[Path] = []  # files that were written before that of the step before
 
     def read_file(self, file: Path, parts: Iterator["pd.DataFrame"]) -> None:
@@ -112,7 +111,7 @@ class Reader:
             return
         arrays = _concatenated(read)
         if columns.kind in OF_TRL and "groups" not in arrays and "prompts" in arrays:
-            arrays["blocks"] = _blocks(arrays)
+            arrays["blocks"] = _blocks(arrays) + self.rows - len(arrays["rewards"])
         if columns.step is None and columns.kind == "verl" and file.stem.isdecimal():
             arrays["steps"] = np.full(len(arrays["rewards"]), int(file.stem))
         self.steps.update(np.unique(arrays.get("steps", [])).tolist())
@@ -130,7 +129,7 @@ class Reader:
             is_padding_R = arrays.pop("padding")
             self.padding += int(is_padding_R.sum())
             is_kept_R &= ~is_padding_R
-        self.files.append(_some(arrays, is_kept_R))
+        self.files.append({name: values[is_kept_R] for name, values in arrays.items()})
 
     def _read_part(self, part: "pd.DataFrame", file: str) -> Arrays:
         """The arrays of some rows."""
@@ -139,7 +138,8 @@ class Reader:
         if columns.kind == "GDROTrainer":
             is_trained = part["rollout_group"] >= 0  # else of an evaluation
             if columns.step in part:
-                self.evaluated.update(part.loc[~is_trained, columns.step])
+                steps = numbers(part.loc[~is_trained, columns.step], file, whole=True)
+                self.evaluated.update(steps.tolist())
             part = part[is_trained]
         part = with_nested(part, columns.all, {columns.tokens, columns.prompt_tokens})
         missing = [name for name in columns.all if name not in part]
@@ -280,15 +280,12 @@ class Reader:
                 f"The reward is the sum of {names}, with equal weights: name the one that judges "
                 "the answer with --reward."
             )
-        if missing := _missing_steps(self.steps | self.evaluated, columns.kind):
+        if missing := _missing_steps(self.steps, self.evaluated, columns.kind):
             yield missing
         if self.evaluated:
-            yield f"An evaluation has overwritten rows of {len(self.evaluated)} steps."
+            yield "Rows of evaluations are left out; they may have overwritten others."
         if self.older and columns.kind != "table":
-            yield (
-                f"{self.older[0].name} is older than the file before it: if it is of an earlier "
-                "run, name the files of one run."
-            )
+            yield f"{self.older[0]} is older than the file before: are they of one run?"
         if columns.prompt is None:
             yield "The log has no prompts, or none is named, so nothing is said about them."
         elif not has_steps and not has_groups:
@@ -310,7 +307,7 @@ def _concatenated(parts: Sequence[Arrays]) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
-def _missing_steps(seen: set[int], kind: str) -> str:
+def _missing_steps(seen: set[int], evaluated: set[float], kind: str) -> str:
     """A sentence about steps that are not in the log, or nothing."""
     steps = sorted(seen)
     first = min([1, *steps]) if kind in OF_TRL else min(steps, default=0)
@@ -322,7 +319,8 @@ def _missing_steps(seen: set[int], kind: str) -> str:
     if len(gaps) == 1 and max(gaps) > 1:
         said = f"{max(gaps) - 1:,} of {max(gaps):,} steps are"
     names = ", ".join(map(str, steps[:4])) + (" …" if len(steps) > 4 else "")
-    advice = "; set logging_steps=1" if kind in OF_TRL and gaps != {1} else ""
+    is_explained = gaps == {1} or set(range(first, steps[-1])) - seen <= evaluated
+    advice = "; set logging_steps=1" if kind in OF_TRL and not is_explained else ""
     return f"Steps {names}: {said} not in this log{advice}."
 
 
@@ -342,20 +340,24 @@ def _last_outputs(arrays: Arrays) -> Arrays:
     sessions_R = joint([arrays["steps"], arrays["sessions"]])
     order_R = np.lexsort((arrays["outputs"], sessions_R))
     is_last_R = np.append(np.diff(sessions_R[order_R]) != 0, True)
-    return _some(arrays, np.sort(order_R[is_last_R]))
-
-
-def _some(arrays: Arrays, kept_R: np.ndarray) -> Arrays:
-    """Only some of the rollouts."""
+    kept_R = np.sort(order_R[is_last_R])
     return {name: values[kept_R] for name, values in arrays.items()}
 
 
 def _blocks(arrays: Arrays) -> np.ndarray:
-    """A number for each block of rows of the same step and prompt, (R,).
+    """A number for each group of TRL's, whose rows stand together, (R,).
 
-    All 0 where their sizes differ: TRL's do not, so the rows were sorted or shuffled.
+    All 0 in a table that was sorted or shuffled: there a prompt has several blocks in a step, of
+    which some are no whole groups.
     """
-    step_and_prompt_R = joint([arrays[name] for name in ("steps", "prompts") if name in arrays])
-    blocks_R = np.append(0, (np.diff(step_and_prompt_R) != 0).cumsum())[: len(step_and_prompt_R)]
-    sizes = set(np.bincount(blocks_R).tolist())
-    return np.zeros_like(blocks_R) if len(sizes) > 1 or sizes == {1} else blocks_R
+    pairs_R = joint([arrays[name] for name in ("steps", "prompts") if name in arrays])
+    is_first_R = np.append(True, np.diff(pairs_R) != 0)[: len(pairs_R)]
+    blocks_R = is_first_R.cumsum() - 1
+    sizes_B = np.bincount(blocks_R)
+    totals = np.bincount(pairs_R)
+    size = np.bincount(totals[totals > 1], minlength=1).argmax() or 1  # of most groups
+    has_others_B = np.bincount(pairs_R[is_first_R])[pairs_R[is_first_R]] > 1
+    if (has_others_B & (sizes_B % size > 0))[1:].any():  # an evaluation may have cut the first
+        return np.zeros_like(blocks_R)
+    places_R = np.arange(len(blocks_R)) - np.flatnonzero(is_first_R)[blocks_R]
+    return (places_R % size == 0).cumsum()

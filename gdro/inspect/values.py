@@ -91,8 +91,9 @@ def with_nested(
         first, *keys = name.split(".")
         if name not in part and keys and first in part:
             values = [_value_in(value, keys) for value in part[first]]
-            if name in summed:
-                values = [sum(v) if isinstance(v, Several) and None not in v else v for v in values]
+            lists = [value for value in values if isinstance(value, Several)]
+            if name in summed and all(isinstance(n, Number) for value in lists for n in value):
+                values = [sum(v) if isinstance(v, Several) else v for v in values]
             added[name] = pd.Series(values, part.index, dtype=object)
     return part.assign(**added)
 

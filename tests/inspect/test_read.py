@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from helpers import write_lines
-from inspect_logs import trl_rows, verl_rows, write_trl, write_verl
+from inspect_logs import GROUPS, trl_rows, verl_rows, write_trl, write_verl
 
 import gdro.inspect
 from gdro_lab.cli import main
@@ -45,6 +45,13 @@ def test_a_prompt_in_two_places_of_a_step_is_two_groups_where_the_file_says_so(t
     twice = trl_rows(1) + trl_rows(1, [[0, 0, 0, 0]])
     trl = write_trl(tmp_path / "trl", [twice])
     assert summary_of(trl)["groups"] == {"solved": 0.2, "failed": 0.4, "mixed": 0.4}
+    # adjacent groups of one prompt, behind a group that an evaluation has cut, in two files
+    some = trl_rows(1, GROUPS * 2)[2:]
+    for row in some[6:10]:
+        row["prompt"] = "What is 1?"
+    trl = write_trl(tmp_path / "adjacent", [some, [row | {"completion": ""} for row in some]])
+    whole = [(1, 4, hits) for hits in (0, 0, 1, 1, 2, 4, 4)]
+    assert counts_of(trl) == sorted([*whole * 2, (1, 2, 1), (1, 2, 1)])
     verl = verl_rows(1) + [
         row | {"uid": f"other_{i}_0"} for i, row in enumerate(verl_rows(1, [[0, 0]]))
     ]
