@@ -200,17 +200,15 @@ def significance(claims: pd.DataFrame, pairs: list[pd.DataFrame], root: Path) ->
 def _p_of_table(claims: pd.DataFrame, rows: pd.DataFrame) -> list[float]:
     """p of claims in the table of their study."""
     table = compare(rows[rows.family == ALL])
-    rate_of = table.groupby(["world", "configuration"]).learning_rate.first()
+    rates = {*zip(table.world, table.configuration, table.learning_rate, strict=True)}
     p_of = table.set_index(["world", "configuration", "metric"]).p_holm
     p = []
     for claim in claims.itertuples():
         sides = [CONFIGURATION.fullmatch(side) for side in (claim.configuration, claim.baseline)]
-        rates = {side[1]: float(side[2]) for side in sides if side and not side[3]}
-        at_best = all(rate_of.get((claim.world, name)) == rate for name, rate in rates.items())
-        names = [*rates]
-        key = (claim.world, names[0], claim.score) if names else ()
-        of_table = at_best and not claim.replicates and key in p_of.index
-        if names[1:] != [BASELINE] or not of_table:
+        runs = [(claim.world, side[1], float(side[2])) for side in sides if side and not side[3]]
+        key = (*runs[0][:2], claim.score) if runs else ()
+        is_at_end = len(runs) == 2 and runs[1][1] == BASELINE and not claim.replicates
+        if not is_at_end or {*runs} - rates or key not in p_of.index:
             raise Refusal(f"family {WHOLE_TABLE!r} must be of that table, got {claim.id!r}")
         p.append(p_of[key])
     return p

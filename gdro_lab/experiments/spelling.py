@@ -32,7 +32,8 @@ def read_spelling(text: str) -> Variant:
         _set_option(options, path.split("."), _value_of(value), spelled)
     train: dict[str, Any] = {}
     if at:
-        train["learning_rate"] = rate_of(rate)
+        with at_the_door(f"a learning rate must be a number, got {rate!r}"):
+            train["learning_rate"] = check("a learning rate", float(rate), gt=0)
     if "preset" in options:
         raise Refusal(f"preset needs TRL's losses, which the loop has not, got {text!r}")
     if "prompts" in options:
@@ -53,12 +54,6 @@ def import_methods(path: str | None) -> None:
     except (Exception, SystemExit) as error:  # one that exits would end the command without a word
         reason = f"{type(error).__name__}: {error}"
         raise Refusal(f"methods_from {path!r} cannot be run: {reason}") from error
-
-
-def rate_of(text: str) -> float:
-    """A learning rate as a number; Refusal where it is none."""
-    with at_the_door(f"a learning rate must be a number, got {text!r}"):
-        return check("a learning rate", float(text), gt=0)
 
 
 def slug_of(method: str) -> str:

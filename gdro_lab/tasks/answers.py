@@ -95,7 +95,8 @@ def read_answer(text: str, reader: Reader | KeyReader) -> str | None:
         return last_boxed(text)
     if sign := SIGNS.get(reader):
         *before, behind = sign.split(text)
-        first_line = behind.strip(" *\n").partition("\n")[0].strip(" *")
+        behind = behind.strip(" *\n").removeprefix("$$").removeprefix("\\[").strip()
+        first_line = behind.partition("\n")[0].strip(" *`")
         return opened(first_line) or None if before else None
     if reader == "last_number":
         number = read_last_number(text)

@@ -15,13 +15,14 @@ from gdro_lab.tasks.base import Split, prompt_token_ids
 from gdro_lab.tasks.choices import MathChoice
 from gdro_lab.tasks.math_data import Problem, Source, check_left_out, read_problems
 from gdro_lab.tasks.math_reward import MathReward
+from gdro_lab.tasks.numerals import RAISED
 
 # signs of mathematics stay: 3+4 is not 3-4, 5! is not 5, 2.5 is not 2:5, and f'(2) not f(2)
 DELIMITER = re.compile(r"\\[()\[\]]|\$|[\u200b-\u200d\ufeff]")  # around formulas, or of no width
 PRIME = re.compile(r"(?<=\b[a-z])(?:'+(?=\()|''+)")
 QUOTE = re.compile(r"[`\"'‘’“”]")
 SEPARATOR = re.compile(r"\s*([,;:])\s*")
-PUNCTUATION = re.compile(r"(?<!\S)[.,;:?]+|[.,;:?]+(?!\S)")
+PUNCTUATION = re.compile(r"(?<!\S)[.,;:?]+(?!\d)|[.,;:?]+(?!\S)")
 
 
 def load_math_split(
@@ -183,6 +184,7 @@ def _fitting(
 
 def normalize(text: str) -> str:
     """A text without case, spaces and punctuation, by which repeats are found."""
+    text = RAISED.sub(r"^\g<0>", text)  # 3² is not 32
     text = DELIMITER.sub("", unicodedata.normalize("NFKC", text).casefold())
     text = QUOTE.sub(" ", PRIME.sub(lambda match: "\u2032" * len(match[0]), text))
     return " ".join(PUNCTUATION.sub(" ", SEPARATOR.sub(r"\1", text)).split())

@@ -31,7 +31,7 @@ MARKED_UNIT = re.compile(
 PLAIN_UNIT = re.compile(rf"(.*\d[\d}}]*)\s*([A-Za-z][A-Za-z./ ]*{EXPONENT})\.?", re.DOTALL)
 PERCENT = re.compile(r"(.*?)\s*(?:\\?%|(?<![A-Za-z])per ?cent)\.?", re.DOTALL)
 DEGREES = re.compile(r"(.*?)\s*\^\s*\{?\s*\\circ\s*\}?\.?", re.DOTALL)
-CURRENCY = re.compile(r"(?:\\?(\$)|([€£¥]))\s*(.*)|(.*?)\s*([€£¥])", re.DOTALL)
+CURRENCY = re.compile(r"(?:\\?(\$)|([€£¥₹]))\s*(.*)|(.*?)\s*([€£¥₹])", re.DOTALL)
 BASE = re.compile(r"\(?((?=.*\d)[\dA-Z.]+)\)?\s*(?:_\s*(?:\{\s*\(?(\d+)\)?\s*\}|(\d)))")
 # math-verify's units, each as a word, and more: "million" and "tenths" are none
 UNIT = re.compile(
@@ -91,8 +91,12 @@ def quantity_of(text: str) -> Quantity:
     if match and (_is_unit(match[2]) or (number_of(clean(match[1])) and _is_noun(match[2]))):
         rest = quantity_of(match[1])  # as of 20^\circ\text{C}
         return Quantity(rest.text, rest.unit + _spelled(match[2]))
-    if (match := PLAIN_UNIT.fullmatch(text)) and _is_unit(match[2]):
-        return Quantity(match[1], _spelled(match[2]))
+    if match := PLAIN_UNIT.fullmatch(text):
+        counts = number_of(clean(match[1])) is not None
+        is_noun = counts and text[match.start(2) - 1] == " " and _is_noun(match[2])
+        # a letter behind an expression, as in a+2d, is a variable
+        if is_noun or (_is_unit(match[2]) and (counts or match[2][1:2].isalpha())):
+            return Quantity(match[1], _spelled(match[2]))
     return Quantity(text)
 
 
@@ -130,9 +134,11 @@ def _spelled(text: str) -> str:
 
 
 def _known(word: str) -> str | None:
-    """The name of a unit that sympy knows, also by its abbreviation."""
+    """The name of a unit that sympy knows, also by its abbreviation; constants are none."""
     unit = getattr(units, word, None)
-    return str(unit.name) if isinstance(unit, units.Quantity) else None
+    if isinstance(unit, units.Quantity) and not unit.is_physical_constant:
+        return str(unit.name)
+    return None
 
 
 def _singular(word: str) -> str:

@@ -101,6 +101,7 @@ def _read(place: Place) -> list[Any]:
         return _to_list(datasets.load_dataset(place.hub_id, place.config, split=place.split))
     names = [name.strip() for name in place.split.split("+")]
     if (path / "dataset_info.json").is_file():
+        _check_splits(names, ["train"])  # the default: a saved data set is one split
         return _to_list(datasets.load_from_disk(str(path)))
     if (path / "dataset_dict.json").is_file():
         found = json.loads((path / "dataset_dict.json").read_text())["splits"]

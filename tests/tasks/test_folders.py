@@ -59,5 +59,7 @@ def test_saved_splits_are_read_and_one_that_is_not_there_is_named(tmp_path):
     rows = datasets.Dataset.from_list([{"question": f"{n}?", "answer": f"00{n}"} for n in range(3)])
     datasets.DatasetDict(train=rows, dev=rows.select([0])).save_to_disk(tmp_path / "own")
     assert [problem.answer for problem in read(tmp_path / "own")[0]] == ["000", "001", "002"]
-    with pytest.raises(ValueError, match=r"train.*'test'"):
-        read(tmp_path / "own", split="test")
+    rows.save_to_disk(tmp_path / "one")  # and has no splits
+    for name in ("own", "one"):
+        with pytest.raises(ValueError, match=r"train.*'test'"):
+            read(tmp_path / name, split="test")

@@ -22,6 +22,8 @@ def choices(texts, answer):
         (["1.5 m", "2.5 m"], "B", "B"),  # no labels
         (["A. one", "two"], "B", "B"),  # not all have one
         (["A. one", "A. two"], "B", "B"),  # nor one of its own
+        (["J. Smith", "K. Jones", "A. Brown", "D. Green"], "A", "A"),  # initials
+        (["1: 2", "2: 1", "3: 4"], "B", "B"),  # ratios
         ({"text": ["a", "b"]}, "B", "B"),
         ({"text": ["a", "b"], "label": ["x", "y"]}, "x", "A"),
     ],
@@ -61,6 +63,24 @@ def test_a_question_with_two_answers_is_left_out_with_both(load, tmp_path):
     assert answers(split) == ["2.0"]
     with pytest.raises(ValueError, match="one answer"):
         load(rows)
+
+
+def test_problems_that_name_answers_before_they_ask_are_kept(load):
+    """Else a class of answers would be missing: all that are yes, all that are 8."""
+    asked = "Is {n} even? Answer yes or no."
+    rows = [{"question": asked.format(n=n), "answer": "no" if n % 2 else "yes"} for n in range(6)]
+    assert answers(load(rows)) == ["yes", "no"] * 3
+    few = "Q: 4+4?\nThe answer is 8. \\boxed{8}\nQ: 7+%s?\nA:"
+    assert answers(load([{"question": few % n, "answer": str(7 + n)} for n in (1, 2)])) == [
+        "8",
+        "9",
+    ]
+
+
+def test_problems_that_differ_in_a_power_or_a_decimal_are_different(load):
+    asked = {"3² + 4²?": "25", "32 + 42?": "74", "What is .5 + .2?": "0.7", "What is 5 + 2?": "7"}
+    rows = [{"question": problem, "answer": key} for problem, key in asked.items()]
+    assert answers(load(rows)) == list(asked.values())
 
 
 def chat(content, answer="7", role="user"):
