@@ -207,7 +207,7 @@ def _p_of_table(claims: pd.DataFrame, rows: pd.DataFrame) -> list[float]:
         sides = [CONFIGURATION.fullmatch(side) for side in (claim.configuration, claim.baseline)]
         runs = [(claim.world, side[1], float(side[2])) for side in sides if side and not side[3]]
         key = (*runs[0][:2], claim.score) if runs else ()
-        is_at_end = len(runs) == 2 and runs[1][1] == BASELINE and not claim.replicates
+        is_at_end = len({*runs}) == 2 and runs[1][1] == BASELINE and not claim.replicates
         if not is_at_end or {*runs} - rates or key not in p_of.index:
             raise Refusal(f"family {WHOLE_TABLE!r} must be of that table, got {claim.id!r}")
         p.append(p_of[key])

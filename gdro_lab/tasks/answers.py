@@ -95,7 +95,7 @@ def read_answer(text: str, reader: Reader | KeyReader) -> str | None:
         return last_boxed(text)
     if sign := SIGNS.get(reader):
         *before, behind = sign.split(text)
-        behind = behind.strip(" *\n").removeprefix("$$").removeprefix("\\[").strip()
+        behind = re.sub(r"^(?:\$\$|\\\[) *\n", "", behind.strip(" *\n"))  # of a formula
         first_line = behind.partition("\n")[0].strip(" *`")
         return opened(first_line) or None if before else None
     if reader == "last_number":

@@ -24,7 +24,7 @@ NESTED = re.compile(r"""(?:\[\s*)?\{\s*["']\w+["']\s*:.*[\]}]|\[\s*["'].*["']\s*
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # a text that begins with its label: `B)6000`, `(F) six`, `1. red`
 LABELLED = re.compile(
-    r"[(\[]?(?:([A-Za-z])(?:[).:\]]\s*|\s+[-–]\s+)|(\d{1,2})(?:[)\]]\s*|\.\s+))(.+)",
+    r"[(\[]?(?:([A-Za-z])(?:[).:\]]\s*|\s+[-–]\s+)|(\d{1,2})(?:[)\]]\s*|\.\s+|:\s+(?!\d+$)))(.+)",
     re.DOTALL,
 )
 MOST_CHOICES = 10  # the letters that the reward knows
@@ -161,10 +161,10 @@ def choices_of(values: Sequence[Any], names: Sequence[str]) -> Choices:
         labels = [text_of(label, names[0]) or LETTERS[i] for i, (label, _) in enumerate(found)]
         matches = [LABELLED.fullmatch(text) for text in texts]
         own = [match[1] or match[2] for match in matches if match]
-        places = [int(one) if one.isdecimal() else ord(one.upper()) for one in own]
-        # initials, as of J. Smith and A. Brown, are further apart
-        is_run = len(set(own)) == len(texts) > 0 and max(places) - min(places) <= len(texts)
-        if is_run and not any(label for label, _ in found):
+        # letters that are far apart are initials: J. Smith, A. Brown
+        letters = [ord(text[0]) for text in texts if re.match(r"[A-Z]\. ", text)]
+        is_run = max(letters, default=0) - min(letters, default=0) <= 2 * len(texts)
+        if is_run and len(set(own)) == len(texts) and not any(label for label, _ in found):
             labels = own
             texts = [match[3] for match in matches if match]
     if not 2 <= len(texts) <= MOST_CHOICES or "" in texts:

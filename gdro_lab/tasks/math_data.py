@@ -54,7 +54,7 @@ RENDERED = re.compile(r"<[|｜][^<>\s]{1,40}[|｜]>|</?(?:start|end)_of_turn>|\[
 IMAGE = re.compile(
     r"<(?:\|?)(?:image|img|video|audio)[^<>]*>|!\[[^\]]*\]\([^()\s]+\)|\\includegraphics"
 )
-SAID = re.compile(r"\banswer(?:\s+is\b\s*:?|\s*[:=])\s*\$?(\S+?)[$.,;!]*\s*$", re.IGNORECASE)
+SAID = re.compile(r"\banswer(?:\s+is\b\s*[:=]?|\s*[:=])\s*\$?(\S+?)[$.,;!]*(?=\s|$)", re.IGNORECASE)
 SHOWN: tuple[KeyReader, ...] = ("boxed", "hash", "tags", "answer_line")
 LETTER_OF_CHOICE = "the letter of the correct choice"
 
@@ -290,8 +290,8 @@ def _read_key(value: Any, schema: Schema) -> str:
 
 
 def _shows(text: str, answer: str) -> bool:
-    """Whether a problem's text ends with its answer; an example before the question may have it."""
-    end = text.rpartition("\n")[2]
+    """Whether a text says its answer behind the last question; examples before it may have it."""
+    end = text.rpartition("?")[2]
     said = [read_key(end, form) for form in SHOWN]
     return answer in [*said, *SAID.findall(end)]
 

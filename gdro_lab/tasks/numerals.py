@@ -122,7 +122,8 @@ def _as_fraction(match: re.Match[str]) -> str:
 
 def number_of(text: str) -> Number | None:
     """The number that a cleaned text is; None for any other text."""
-    if text.startswith("(") and text.endswith(")") and "," not in text:  # (2,0) is a point
+    # (1,200) is a number, and (2,0) a point
+    if text.startswith("(") and text.endswith(")") and not re.search(r",(?!\d{3}(?!\d))", text):
         text = text[1:-1].strip()
     if len(text) > LONGEST:
         return None
@@ -172,18 +173,16 @@ def plain_number(text: str) -> str | None:
 # Numbers in a text. A word, a colon or the end of a sentence ends a number; so "50-8 = 42" is one
 # piece, of which the right side counts, and "[5, 6]" one that is no number.
 TAIL = 120  # characters before the last digit of a text that its last number may reach back
-# A digit right behind letters is part of the word: CO2, cm2. In Rs.500 the point is.
+# A digit right behind letters is part of the word: CO2, cm2.
 WORD = re.compile(
     r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|['’][A-Za-z]+"
-    r"|(?<![\\A-Za-zÀ-ӿ])(?:[A-Za-zÀ-ӿ]{2,}(?:\d+|\.(?=\d))?|[^\W\d_]{2,})"
+    r"|(?<![\\A-Za-zÀ-ӿ])(?:(?:Rs|No)\.(?=\d)|[A-Za-zÀ-ӿ]{2,}\d*|[^\W\d_]{2,})"
     r"|(?<!\S)[aAI](?!\S)|:(?!\d)|(?<!\d):|\.(?=\s|$)|,(?=\s|$)(?!\s*[-$\d])"
-    r"|[#;?!|。、•→⇒∴∎\u25a0-\u27bf\U0001f300-\U0001faff\ufe0f]+"  # emoji, too
+    r"|[#;?!|。、→⇒∴∎■✓✔✅\U0001f300-\U0001faff\ufe0f]+"
 )
-# between words, or before a line of words, and no sign, as it is in "is - 5"
-DASH = re.compile(
-    r"([A-Za-z:])(?:(?<!\bis)(?<!\bare)(?<!\bequals)\s*[-−–]|\s*—)\s+"
-    r"|(?m:^)[-−–]\s+(?=.*(?<!\\)\b[A-Za-z]{2,})"
-)
+# between words, and no sign, as it is in "is - 5"
+DASH = re.compile(r"([A-Za-z:])(?:(?<!\bis)(?<!\bare)(?<!\bequals)\s*[-−–]|\s*—)\s+")
+BULLET = re.compile(r"^\s*[-−–]\s+", re.MULTILINE)  # where several lines begin so
 UNIT_LETTER = re.compile(r"(?<=\d)\s+[mgslLhKCFNJWV](?:\s*/\s*[mgslLh]?)?$")
 POWER_OF_UNIT = re.compile(
     r"(?<![A-Za-z\\])((?:[cdkm]?m|in|ft|yd|mi|s)\s*)"
@@ -256,6 +255,8 @@ def is_side(before: str, after: str) -> bool:
 
 def _numbers(text: str) -> list[tuple[list[str], str, list[str]]]:
     """The pieces of a text that have digits, each with the words before and after it."""
+    if len(BULLET.findall(text)) > 1:
+        text = BULLET.sub("", text)
     text = DASH.sub(r"\1 ", text)
     text = clean(in_latex(text).replace("\n", " ; "))
     text = POWER_OF_UNIT.sub(r"\1", text)
@@ -272,7 +273,7 @@ def _checked(before: list[str], piece: str, after: list[str]) -> str | None:
     """The spelling of a number with these words beside it; None where it is no number."""
     if any(map(NO_NUMBER.fullmatch, [*before, *after])):
         return None
-    piece = re.split(r"=|\\approx", piece)[-1].strip(DECORATION)
+    piece = piece.rpartition("=")[2].strip(DECORATION)
     if ("(" in piece) != (")" in piece):
         piece = piece.strip("()")
     piece = CELSIUS.sub("", UNIT_LETTER.sub("", piece.rstrip()).rstrip(".,/ "))

@@ -39,7 +39,8 @@ UNIT = re.compile(
 )
 SPELLINGS = {"mph": "mile/hour", "kmph": "kilometer/hour", "usd": "dollar", "in": "inch"}
 SPELLINGS |= {"lbs": "pound", "hr": "hour", "hrs": "hour", "min": "minute", "sec": "second"}
-NO_NOUN = rf"{NUMBER_WORD}|and|or|not|more|less|times|mod|prime"
+NO_NOUN = rf"{NUMBER_WORD}|\w+ths?|\w+illi(?:on|ard)s?|quarters?|binary"  # a seventh
+NO_NOUN += "|and|or|not|more|less|times|mod|prime"
 POWERS = ((r"\b(?:square|sq)\s+([A-Za-z]+)", r"\1^2"), (r"\bcubic\s+([A-Za-z]+)", r"\1^3"))
 
 
@@ -74,8 +75,8 @@ class Quantity:
         return self.unit_is_met_by(other) and wanted.is_met_by(given)
 
 
-def quantity_of(text: str) -> Quantity:
-    """A text in LaTeX as what it is a quantity of, and its unit."""
+def quantity_of(text: str, nouns: bool = True) -> Quantity:
+    """A text in LaTeX as what it is a quantity of, and its unit; `nouns`: also 12 people."""
     if len(text) > LONGEST:
         return Quantity(text)
     if match := BASE.fullmatch(clean(text)):
@@ -92,10 +93,13 @@ def quantity_of(text: str) -> Quantity:
         rest = quantity_of(match[1])  # as of 20^\circ\text{C}
         return Quantity(rest.text, rest.unit + _spelled(match[2]))
     if match := PLAIN_UNIT.fullmatch(text):
+        is_apart = text[match.start(2) - 1] == " "
         counts = number_of(clean(match[1])) is not None
-        is_noun = counts and text[match.start(2) - 1] == " " and _is_noun(match[2])
+        is_noun = nouns and counts and is_apart and _is_noun(match[2])
         # a letter behind an expression, as in a+2d, is a variable
-        if is_noun or (_is_unit(match[2]) and (counts or match[2][1:2].isalpha())):
+        others = re.search(r"(?<![\\A-Za-z])[A-Za-z]", match[1])
+        is_clear = counts or re.match("[A-Za-z]{2}", match[2]) or (is_apart and not others)
+        if is_noun or (_is_unit(match[2]) and is_clear):
             return Quantity(match[1], _spelled(match[2]))
     return Quantity(text)
 
@@ -103,7 +107,7 @@ def quantity_of(text: str) -> Quantity:
 def only_number(text: str) -> str | None:
     """The number that a text is, perhaps with a unit that is known: 5 cm, 1/2, 5%, $3, ½."""
     text = POWER_OF_UNIT.sub(r"\1", in_latex(text.strip('*`" ')))
-    quantity = quantity_of(CELSIUS.sub("", text))
+    quantity = quantity_of(CELSIUS.sub("", text), nouns=False)
     if quantity.number is None or quantity.unit.startswith("base"):
         return None
     bare = clean(quantity.text).strip("()")
@@ -134,9 +138,9 @@ def _spelled(text: str) -> str:
 
 
 def _known(word: str) -> str | None:
-    """The name of a unit that sympy knows, also by its abbreviation; constants are none."""
+    """The name of a unit that sympy knows, also by its abbreviation; c and R are none."""
     unit = getattr(units, word, None)
-    if isinstance(unit, units.Quantity) and not unit.is_physical_constant:
+    if isinstance(unit, units.Quantity) and not (unit.is_physical_constant and len(word) == 1):
         return str(unit.name)
     return None
 

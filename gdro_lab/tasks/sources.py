@@ -78,10 +78,9 @@ def check_path(path: Path, config: str | None = None, split: str | None = None) 
             f"a source must be a folder, or a file that ends in {', '.join(KINDS)}, perhaps with "
             f"{PACKED} behind it, got {str(path)!r}"
         )
-    if path.is_file() and (config or split):
-        raise ValueError(
-            f"a file has neither config nor split, got {config!r} and {split!r} for {str(path)!r}"
-        )
+    is_one = path.is_file() or (path / "dataset_info.json").is_file()
+    if is_one and (config or split):
+        raise ValueError(f"{str(path)!r} has neither config nor split, got {config!r}, {split!r}")
 
 
 def read_rows(place: Place) -> list[Any]:
@@ -101,7 +100,6 @@ def _read(place: Place) -> list[Any]:
         return _to_list(datasets.load_dataset(place.hub_id, place.config, split=place.split))
     names = [name.strip() for name in place.split.split("+")]
     if (path / "dataset_info.json").is_file():
-        _check_splits(names, ["train"])  # the default: a saved data set is one split
         return _to_list(datasets.load_from_disk(str(path)))
     if (path / "dataset_dict.json").is_file():
         found = json.loads((path / "dataset_dict.json").read_text())["splits"]

@@ -60,6 +60,6 @@ def test_saved_splits_are_read_and_one_that_is_not_there_is_named(tmp_path):
     datasets.DatasetDict(train=rows, dev=rows.select([0])).save_to_disk(tmp_path / "own")
     assert [problem.answer for problem in read(tmp_path / "own")[0]] == ["000", "001", "002"]
     rows.save_to_disk(tmp_path / "one")  # and has no splits
-    for name in ("own", "one"):
-        with pytest.raises(ValueError, match=r"train.*'test'"):
+    for name, named in {"own": r"train.*'test'", "one": "neither.*'test'"}.items():
+        with pytest.raises(ValueError, match=named):
             read(tmp_path / name, split="test")

@@ -50,7 +50,7 @@ NUMBERS = {  # in a text, and in a column that must hold a number
     "50 percent": ("50", "50%"),
     "5 apples": ("5", "5"),
     "½": ("1/2", "1/2"),
-    "1½ cups": ("1 1/2", "1 1/2"),
+    "1½ cups": ("1 1/2", None),
     "9 (apples)": ("9", "9"),
     "9 apples and 3 pears": ("3", None),
     "It is -3.": ("-3", None),

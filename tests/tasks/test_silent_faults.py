@@ -24,6 +24,8 @@ def choices(texts, answer):
         (["A. one", "A. two"], "B", "B"),  # nor one of its own
         (["J. Smith", "K. Jones", "A. Brown", "D. Green"], "A", "A"),  # initials
         (["1: 2", "2: 1", "3: 4"], "B", "B"),  # ratios
+        (["1: red", "2: blue"], "2", "B"),
+        (["E. none", "A. x", "B. y"], "A", "B"),
         ({"text": ["a", "b"]}, "B", "B"),
         ({"text": ["a", "b"], "label": ["x", "y"]}, "x", "A"),
     ],
