@@ -17,15 +17,6 @@ def resize(array: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
     return new
 
 
-def expected_pass_at_k(alpha: np.ndarray, beta: np.ndarray, k: int) -> np.ndarray:
-    """E[1 − (1 − p)^k] for p ~ Beta(alpha, beta); any shape."""
-    total = alpha + beta
-    all_wrong = np.ones(np.shape(beta))
-    for i in range(k):
-        all_wrong *= (beta + i) / (total + i)
-    return 1.0 - all_wrong
-
-
 class FadingCounts(Stateful):
     """Beta posterior over a prompt's pass rate p, on counts that fade by 1 − 1/H at each visit.
 
@@ -60,8 +51,12 @@ class FadingCounts(Stateful):
     def pass_at_k(self, rows: np.ndarray) -> np.ndarray:
         """Estimate of pass@k, (P,); NaN where there is no data yet."""
         successes, failures = self.counts(rows)
-        estimate = expected_pass_at_k(self.prior + successes, self.prior + failures, self.k)
-        return np.where(successes + failures > 0, estimate, np.nan)
+        beta = self.prior + failures
+        total = self.prior + successes + beta
+        all_wrong = np.ones(len(beta))
+        for i in range(self.k):
+            all_wrong *= (beta + i) / (total + i)
+        return np.where(successes + failures > 0, 1.0 - all_wrong, np.nan)
 
 
 class AnyOfK(FadingCounts):

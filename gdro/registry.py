@@ -102,10 +102,10 @@ def make_method(method: str | Method, preset: str, given: Mapping[str, Any]) -> 
     """A method from its name, or the object itself; what is given overrides the preset."""
     if isinstance(method, Method):
         kind = type(method).__name__
-        if given:
+        if given or preset in method.presets:
             raise ValueError(
-                f"method must be a name where it gets options, got a {kind} and {sorted(given)}; "
-                f"give them to {kind}"
+                f"method must be a name where it gets options or preset {preset!r}, got a {kind} "
+                f"and {sorted(given)}: give options to {kind}"
             )
         if hasattr(method, "run"):
             raise ValueError(f"method must be new, got a {kind} that serves another controller")

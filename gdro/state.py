@@ -1,6 +1,7 @@
 """What a checkpoint holds of an object: attributes by name, and settings that must agree."""
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
@@ -66,7 +67,7 @@ class Stateful:
             elif isinstance(value, np.ndarray):
                 setattr(self, name, np.array(state[name], value.dtype))
             else:
-                setattr(self, name, state[name])
+                setattr(self, name, copy(state[name]))
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """ValueError for a state that is not one of this object; nothing is loaded."""

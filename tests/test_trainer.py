@@ -118,6 +118,7 @@ def test_a_killed_and_resumed_run_ends_as_one_never_stopped(base, tmp_path, meth
         (lambda rows: rows[7].update(uid=rows[3]["uid"]), {}, "'uid'.* more than once"),
         (lambda rows: rows.__delitem__(slice(5, None)), {}, "5 prompts"),
         (lambda rows: rows[1].update(family=None), {"group_column": "family"}, "group_column.* 1"),
+        (lambda rows: [r.update(x=np.nan) for r in rows], {"group_column": "x"}, "column.* 0"),
         (lambda rows: None, {"group_column": "level"}, "'level'"),
         (lambda rows: None, {"pass_rate_column": "level"}, "pass_rate_column.*'level'"),
         (lambda rows: rows[0].update(rate=2.0), {"pass_rate_column": "rate"}, "pass_rates.* 2"),
@@ -134,6 +135,8 @@ def test_data_that_cannot_be_trained_on(base, tmp_path, change, changes, named):
     ("changes", "named"),
     [
         ({"gdro_options": {"mean_rollouts": 6}}, "mean_rollouts"),
+        ({"gdro_options": {"pass_rate_rollouts": 6}}, "pass_rate_rollouts"),
+        ({"gdro_options": {"pass_rates": {"none such": 0.5}}}, "none such"),
         ({"group_column": "family", "gdro_options": {"bins": {"edges": [0.5]}}}, "edges"),
         ({"group_column": "family", "gdro_options": {"bins": {"groups": 3}}}, "groups"),
         ({"per_device_train_batch_size": 30}, "num_generations"),

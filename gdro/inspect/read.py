@@ -78,8 +78,7 @@ def read(
     if reader is None or not any(len(arrays["rewards"]) for arrays in reader.files):
         raise Refusal("the log must have at least one rollout with a reward, got none")
     times = [file.stat().st_mtime for file in files]
-    reader.older = [files[n + 1] for n, gap in enumerate(np.diff(times)) if gap < -1]
-    return reader.rollouts()
+    return reader.rollouts([files[n + 1] for n, gap in enumerate(np.diff(times)) if gap < -1])
 
 
 class Reader:
@@ -101,7 +100,6 @@ class Reader:
         self.repeated = 0
         self.padding = 0
         self.evaluated: set[float] = set()  # steps whose files have rows of an evaluation
-        self.older: list[Path] = []  # files that were written before that of the step before
 
     def read_file(self, file: Path, parts: Iterator["pd.DataFrame"]) -> None:
         """Add the rollouts of a file; verl's name says the step where its rows do not."""
@@ -146,8 +144,9 @@ class Reader:
         if missing:
             raise Refusal(f"{file} must have the columns {missing}, got {sorted(part)}")
         lists = [name for name in (columns.tokens, columns.text) if name is not None]
+        before = len(part)
         part = one_row_each(part, columns.rewards[0], lists, self.rows)
-        self.rows += len(part)
+        self.rows += max(before, len(part))  # an empty list has a group's number, too
         required = (columns.prompt, columns.group, columns.step, columns.discarded)
         for name in filter(None, required):
             is_missing = part[name].isna().to_numpy()
@@ -227,8 +226,8 @@ class Reader:
             "padding": np.array([uid.startswith("pad") and len(uid) == 35 for uid in uids]),
         }
 
-    def rollouts(self) -> Rollouts:
-        """All rollouts, of which there is at least one."""
+    def rollouts(self, older: list[Path]) -> Rollouts:
+        """All rollouts, at least one; `older` files were written before that of the step before."""
         columns = self.columns
         arrays = _concatenated(self.files)
         has_steps = "steps" in arrays
@@ -268,11 +267,11 @@ class Reader:
                 has_steps=has_steps,
                 has_prompts=columns.prompt is not None,
                 left_out=self.unscored,
-                notes=tuple(self._notes(has_steps, "groups" in arrays)),
+                notes=tuple(self._notes(has_steps, "groups" in arrays, older)),
             ),
         )
 
-    def _notes(self, has_steps: bool, has_groups: bool) -> Iterator[str]:
+    def _notes(self, has_steps: bool, has_groups: bool, older: list[Path]) -> Iterator[str]:
         columns = self.columns
         if len(self.scored) > 1:
             names = ", ".join(name for name in columns.rewards if name in self.scored)
@@ -284,8 +283,8 @@ class Reader:
             yield missing
         if self.evaluated:
             yield "Rows of evaluations are left out; they may have overwritten others."
-        if self.older and columns.kind != "table":
-            yield f"{self.older[0]} is older than the file before: are they of one run?"
+        if older and columns.kind != "table":
+            yield f"{older[0]} is older than the file before: are they of one run?"
         if columns.prompt is None:
             yield "The log has no prompts, or none is named, so nothing is said about them."
         elif not has_steps and not has_groups:
@@ -303,6 +302,8 @@ class Reader:
 
 def _concatenated(parts: Sequence[Arrays]) -> Arrays:
     """Arrays that all parts have; no steps where the name of one of verl's files is no number."""
+    if len({"groups" in part for part in parts}) > 1:
+        raise Refusal("the log must have lists of rewards in all rows, or in none")
     names = [name for name in parts[0] if all(name in part for part in parts)]
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
 

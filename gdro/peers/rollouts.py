@@ -8,7 +8,7 @@ from scipy.special import expit
 from scipy.stats import beta
 
 from gdro.budget import spread_evenly
-from gdro.checks import Length, Positive, Share, options
+from gdro.checks import Length, Positive, Share, check, options
 from gdro.draws import highest
 from gdro.method import Batch, Method, Prompts, Run
 from gdro.registry import register
@@ -120,6 +120,7 @@ class CoBA(Method):
     state = ("steps", "failure_rates")
 
     def start(self, run: Run) -> None:
+        check("alpha_max", self.alpha_max, float, ge=self.alpha_min, lt=self.kappa)
         self.steps = 0
         self.failure_rates = np.zeros(self.window)  # failure rates of the last steps, in turn
 

@@ -9,7 +9,7 @@ import numpy as np
 from trl import GRPOConfig, GRPOTrainer
 
 from gdro.advantages import preset_options
-from gdro.checks import build, check
+from gdro.checks import build, check, short
 from gdro.controller import GDROController
 from gdro.groups import StaticGroups, make_groups
 from gdro.method import Method
@@ -134,18 +134,23 @@ def make_controller(
     uids = [] if uids_D is None else uids_D.tolist()  # a stream has none, and is refused below
     if args.group_column is not None:
         chosen["bins"] = groups_of_column(args, dataset, uids, chosen.get("bins", {}))
+    measured: dict[str, Any] = {"pass_rate_rollouts": args.pass_rate_rollouts}
     if args.pass_rate_column is not None:
         _, rates = read_column("pass_rate_column", args.pass_rate_column, dataset)
-        chosen["pass_rates"] = dict(zip(uids, rates, strict=True))
-        chosen["pass_rate_rollouts"] = args.pass_rate_rollouts
-    return build(
+        measured["pass_rates"] = dict(zip(uids, rates, strict=True))
+    controller = build(
         "gdro_options",
         GDROController,
         chosen,
         method=args.gdro_method,
         preset=args.gdro_preset,
         mean_rollouts=args.num_generations,
+        **measured,
     )
+    known = controller.bins.pass_rates
+    if uids and known and known.keys().isdisjoint(uids):
+        raise ValueError(f"pass_rates must have uids of train_dataset, got {short(list(known))}")
+    return controller
 
 
 def read_column(
@@ -168,8 +173,8 @@ def groups_of_column(
 ) -> StaticGroups:
     """The groups that the column `args.group_column` names, with further options of the bins."""
     kind, values = read_column("group_column", str(args.group_column), dataset)
-    if None in values:
-        row = values.index(None)
+    row = next((n for n, value in enumerate(values) if value is None or value != value), None)
+    if row is not None:
         raise ValueError(f"group_column must have a value in each row, got none in row {row}")
     if isinstance(kind, datasets.ClassLabel):  # which is stored as numbers
         values = kind.int2str(values)

@@ -83,8 +83,7 @@ class GDROTrainer(GRPOTrainer):
         record: one row a generation batch: what the controller saw and decided, rollouts and
             tokens, and the share of rollouts with an advantage.
         groups: what came back for each prompt, by batch.
-        bin_names: what the lists of the record are about: the range of pass@k, or the group, of
-            each bin.
+        bin_names: of the lists in the record: the range of pass@k, or the group, of each bin.
         seconds: time of the training, and of generation and controller within it.
         run_identity: where set, checkpoints of another run are refused.
         leaves_page: whether `train` leaves the page of `gdro inspect` in the output folder.
@@ -120,7 +119,7 @@ class GDROTrainer(GRPOTrainer):
         self._choices = config.choices_of(args)
         config.check_training(args, self.controller)
         config.check_data(args, self.controller.method, train_dataset, named)
-        self.on_unsloth = unsloth.is_unsloths(type(self))
+        self.on_unsloth = any(kind.__name__ == "UnslothGRPOTrainer" for kind in type(self).__mro__)
         unsloth.check_unsloth_settings(self.on_unsloth, model, args)
         self.record: list[dict[str, Any]] = []
         self.groups: list[Groups] = []
@@ -358,6 +357,9 @@ class GDROTrainer(GRPOTrainer):
         checkpoint = checkpoints.choose_checkpoint(
             self.args.output_dir, resume_from_checkpoint, self.run_identity, self.accelerator
         )
+        self._step = 0  # a training of this object may have been stopped within a batch
+        self._buffered_inputs = None
+        self._metrics["train"].clear()
         if checkpoint is None:
             self.groups.clear()  # the page of a second training is about that alone
         if checkpoint is not None and checkpoints.is_finished(checkpoint, self.args.max_steps):

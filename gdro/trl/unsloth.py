@@ -22,11 +22,6 @@ REFUSED_VARIABLES = (
 )
 
 
-def is_unsloths(trainer_class: type) -> bool:
-    """Whether a trainer is built on Unsloth's."""
-    return any(kind.__name__ == "UnslothGRPOTrainer" for kind in trainer_class.__mro__)
-
-
 def fix_mini_batch(args: GRPOConfig) -> None:
     """Cut batches as TRL does, or Unsloth would by the memory that is free, anew in each run."""
     if args.unsloth_grpo_mini_batch is None:

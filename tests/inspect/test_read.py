@@ -172,6 +172,12 @@ def test_prompts_and_groups_are_told_apart_as_they_are_written(tmp_path, monkeyp
     assert counts_of(table) == counts_of(write_lines(tmp_path / "a.jsonl", rows)) == expected
 
 
+def test_lists_of_rewards_are_groups_also_behind_empty_ones(tmp_path):
+    rows = [{"prompt": "a", "reward": rewards} for rewards in ([], [1, 1], [0, 0])]
+    files = write_lines(tmp_path / "1.jsonl", rows[:2]), write_lines(tmp_path / "2.jsonl", rows[2:])
+    assert counts_of(*files) == [(0, 2, 0), (0, 2, 2)]
+
+
 def test_without_steps_a_prompt_is_a_group_and_it_is_said(tmp_path):
     table = pd.DataFrame(trl_rows(1) + trl_rows(2)).drop(columns=["advantage", "step"])
     table.to_csv(tmp_path / "a.csv", index=False)
@@ -237,6 +243,10 @@ BAD = {
     "a step in words": lambda tmp: jsonl(tmp, ROW, ROW | {"step": "one"}),
     "no prompt in a row": lambda tmp: jsonl(tmp, ROW, ROW | {"prompt": None}),
     "negative tokens": lambda tmp: jsonl(tmp, ROW | {"tokens": 3}, ROW | {"tokens": -3}),
+    "lists and numbers": lambda tmp: [
+        *jsonl(tmp, ROW | {"reward": [1, 1]}),
+        write_lines(tmp / "log2.jsonl", [ROW, ROW]),
+    ],
     "tokens of a turn": lambda tmp: jsonl(
         tmp, *[ROW | {"tokens": [{"out": 3}, {"out": None}]}] * 2
     ),

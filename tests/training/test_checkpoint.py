@@ -31,6 +31,14 @@ class Notes(TrainerCallback):
         Path(f"{args.output_dir}/checkpoint-{state.global_step}/notes.txt").write_text("mine")
 
 
+class Stop(TrainerCallback):
+    """Ctrl-C after the third step."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 3:
+            raise KeyboardInterrupt
+
+
 @pytest.fixture(scope="module")
 def checkpoints(base, tmp_path_factory):
     """A run's folder with checkpoint-2 and checkpoint-4, each with a file of a callback."""
@@ -170,6 +178,19 @@ def test_a_checkpoint_within_a_generation_batch_is_resumed_from_as_trl_does(base
         resumed.append(trainer)
     assert len(resumed[1].record) == 3  # the second batch was sampled twice
     assert same_weights(*resumed)
+
+
+def test_a_trainer_stopped_within_a_batch_goes_on_from_its_checkpoint(base, tmp_path):
+    saves = {"num_iterations": 2, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    whole = trained(base, tmp_path / "whole", gdro_method="both", **saves)
+    cut = make(base, tmp_path / "cut", gdro_method="both", **saves)
+    cut.add_callback(Stop)
+    with pytest.raises(KeyboardInterrupt):
+        cut.train()
+    cut.remove_callback(Stop)
+    cut.train(resume_from_checkpoint=True)
+    assert same_weights(whole, cut)
+    assert cut.record == whole.record
 
 
 def test_a_checkpoint_of_grpo_trainer_is_a_start(base, tmp_path):
