@@ -1,16 +1,12 @@
 """The blocks of a profile: each is a group of fields in its YAML file."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from gdro.checks import (
-    Positive,
-    PositiveShare,
-    Refusal,
-    options,
-)
+from gdro.checks import Positive, PositiveShare, Refusal, options
 from gdro_lab.models import ModelOptions
 from gdro_lab.tasks.base import BoundedCount, BoundedNatural, Strict, check_written
 from gdro_lab.tasks.world import BaseSettings, find_yaml
@@ -198,6 +194,7 @@ class Variant(Strict):
     @model_validator(mode="after")
     def _is_written(self) -> Self:
         check_written(self.label, "label")
+        json.dumps(self.options, allow_nan=False, default=str)  # the run's files know no inf
         return self
 
 

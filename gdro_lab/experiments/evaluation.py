@@ -246,9 +246,9 @@ def _by_transformers(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(device)
     stops = stop_tokens(tokenizer, model.generation_config.eos_token_id)
-    config = GenerationConfig(
+    # in place of the model's own, of which vLLM does not apply all
+    model.generation_config = GenerationConfig(
         do_sample=True,
-        repetition_penalty=1.0,  # without the model's own, which vLLM does not apply
         max_new_tokens=max_new_tokens,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=stops,
@@ -260,7 +260,7 @@ def _by_transformers(
     for start in range(0, len(ids_R), choice.batch_size):
         texts = {"input_ids": ids_R[start : start + choice.batch_size]}
         batch = tokenizer.pad(texts, padding_side="left", return_tensors="pt").to(device)
-        output = model.generate(**batch, generation_config=config)
+        output = model.generate(**batch)
         for row in output[:, batch["input_ids"].shape[1] :].tolist():
             # cut here: what follows the end is padding, which may be an ordinary token
             end = next((place for place, token in enumerate(row) if token in stops), len(row))

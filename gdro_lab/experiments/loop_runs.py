@@ -54,7 +54,7 @@ class Scorer:
         self.tokenizer = tokenizer
         self.steps = run.train.max_steps
         parts = run.evaluation.at or CHECKPOINTS
-        self.samples = {round(part * self.steps): SAMPLES for part in parts}
+        self.samples = {max(1, round(part * self.steps)): SAMPLES for part in parts}
         """Of each held-out prompt, by step."""
         self.samples[self.steps] = FINAL_SAMPLES
         self.spent = dict.fromkeys((*SPENT, "rollouts"), 0.0)

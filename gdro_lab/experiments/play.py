@@ -99,17 +99,16 @@ def evaluate_run(
     """
     with only_process_in(Path(folder)):
         trained = {} if run.variant is None else read_training(Path(folder))
-        is_seeds = trained.get("seed") == run.replicate
-        if run.variant is not None and not (is_seeds and trained["settings"] == run.of_training):
-            raise Refusal(
-                f"{folder} holds no training with the settings of profile {run.profile!r} and "
-                f"seed {run.replicate}: train it first"
-            )
-        parts = make_parts(run, cache_dir, held_out=True, start=trained.get("start"))
-        if trained.get("start", parts.start) != parts.start:
-            raise Refusal(
-                f"{folder} was trained from another base than {parts.source}: train it again"
-            )
+        start = trained.get("start")
+        if run.variant is not None:
+            _, _, data, found = make_parts(run, cache_dir, start=start)
+            wanted = identity_of(run.of_training, run.replicate, data.rows, found)
+            if trained.get("identity") != wanted:
+                raise Refusal(
+                    f"{folder} holds no training with the settings, data and base of profile "
+                    f"{run.profile!r} and seed {run.replicate}: train it first"
+                )
+        parts = make_parts(run, cache_dir, held_out=True, start=start)
         check_installed([run], trains=False)
         from gdro_lab.experiments.evaluation import evaluate_saved
 

@@ -41,7 +41,6 @@ OF_OTHERS = {  # the fields of the other backend
     "loop": {"one_task", "task", "base", "model", "cold_start", "launch", "gpus", "hours"}
     | {"variants"},
 }
-Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as numpy and torch take them
 
 
 class Profile(Strict):
@@ -55,7 +54,7 @@ class Profile(Strict):
     """What trains: `GDROTrainer`, or `gdro_lab.loop`."""
     methods_from: str | None = None
     """A Python file that registers methods of your own. It is run: trust it as any code."""
-    seeds: list[Seed] = Field(min_length=1)
+    seeds: list[BoundedNatural] = Field(min_length=1)
     """Of the replicates: each draws a task, a base and a training of its own."""
     train: TrainChoice = TrainChoice()
     """Fields of GDROConfig, the same for all methods but for what variants change. The loop knows

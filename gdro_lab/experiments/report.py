@@ -56,10 +56,11 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
         run |= read_result(folder)
         run["evaluation"].sort(key=lambda row: row["uid"])
         manifest = run["manifest"]
-        if manifest.get("settings") != listed.settings:
+        wanted = listed.place | {"settings": listed.settings}
+        if not wanted.items() <= manifest.items():
             raise Refusal(
-                f"runs must be those of profile {profile.name!r} as it is now, got other settings "
-                f"in {folder}"
+                f"runs must be those of profile {profile.name!r} as it is now, got another run or "
+                f"other settings in {folder}"
             )
         if starts.setdefault(listed.start_title, manifest["start"]) != manifest["start"]:
             raise Refusal(f"{folder} started from another base than other runs did: train it again")
@@ -322,15 +323,14 @@ def write_report(profile: Profile, runs_dir: str | Path) -> str:
 def paired_tables(profile: Profile, rows: pd.DataFrame) -> str:
     """Differences in pairs by replicate, with Holm's p.
 
-    Each table is of a baseline and the variants that name it.
+    Each table is of a baseline and the variants that name it; only scores if there is no such one.
     """
     scores = rows[rows.family == ALL]
     tables = []
     for baseline in dict.fromkeys(variant.baseline for variant in profile.variants.values()):
-        if baseline in profile.variants:
-            of_it = [name for name, v in profile.variants.items() if v.baseline == baseline]
-            part = scores[scores.configuration.isin([BASE, baseline, *of_it])]
-            tables.append(format_table(compare(part, baseline), baseline))
+        of_it = [name for name, v in profile.variants.items() if v.baseline == baseline]
+        part = scores[scores.configuration.isin([BASE, baseline, *of_it])]
+        tables.append(format_table(compare(part, baseline), baseline))
     return "\n".join(tables)
 
 

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from gdro.checks import Refusal
 from gdro_lab import numerics
-from gdro_lab.experiments.play import check_options, make_run_base, play_run
+from gdro_lab.experiments.play import check_installed, check_options, make_run_base, play_run
 from gdro_lab.experiments.profile import Profile
 from gdro_lab.experiments.records import read_manifest
 from gdro_lab.experiments.run import Run
@@ -109,6 +109,7 @@ def _run_all(
     """Make bases, play runs, and print the tables of them; what failed."""
     in_loop = profile.backend == "loop"
     if not in_loop:
+        check_installed(planned)  # also what evaluates, not after hours of training
         trained = [one for one in planned if one.variant is not None]
         refused = run([Job("check", check_options, (trained,))])
         if refused:

@@ -151,7 +151,7 @@ class MathChoice(Strict):
     seed: BoundedNatural = 0
     """Seed of the draw: which problems are held out and trained on."""
     signed: bool = True
-    """Whether a wrong completion earns −1 in training, and not 0."""
+    """Whether a wrong completion earns −1, and not 0."""
     max_prompt_tokens: BoundedCount = 1024
     """Longer prompts are left out."""
     max_completion_tokens: BoundedCount = 3072
@@ -173,11 +173,12 @@ class MathChoice(Strict):
             raise ValueError(f"task.paths must name {sorted(MATH_SPECS)}, got {unknown[0]!r}")
         if not self.evaluate and not self.held_out:
             raise ValueError("task.evaluate must name a source where task.held_out is 0, got []")
-        for where, choices in (("train", train), ("evaluate", self.evaluated_choices)):
+        evaluated = [*self.evaluated_choices, *(train if self.held_out else [])]
+        for where, choices in (("trained on", train), ("evaluated", evaluated)):
             names = [choice.label for choice in choices]
             if len(set(names)) < len(names):
                 raise ValueError(
-                    f"sources of task.{where} must differ in their names, got {names}: name them"
+                    f"sources that are {where} must differ in their names, got {names}: name them"
                 )
         for choice in (*train, *self.evaluated_choices):
             self._schemas(choice)

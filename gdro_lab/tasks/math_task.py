@@ -53,7 +53,7 @@ def load_math_split(
     lengths = [
         len(ids) for ids in prompt_token_ids(tokenizer, [row["prompt"] for row in rows], template)
     ]
-    reward = MathReward(signed=choice.signed and not held_out, completion=choice.completion)
+    reward = MathReward(signed=choice.signed, completion=choice.completion)
     if not held_out:
         chosen, too_long = _fitting(choice, problems, lengths)
         dropped += too_long

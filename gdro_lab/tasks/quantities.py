@@ -11,7 +11,6 @@ from latex2sympy2_extended.math_normalization import units_regex_pattern
 from sympy.physics import units
 
 from gdro_lab.tasks.numerals import (
-    CELSIUS,
     LONGEST,
     NUMBER_WORD,
     POWER_OF_UNIT,
@@ -30,7 +29,7 @@ MARKED_UNIT = re.compile(
 )
 PLAIN_UNIT = re.compile(rf"(.*\d[\d}}]*)\s*([A-Za-z][A-Za-z./ ]*{EXPONENT})\.?", re.DOTALL)
 PERCENT = re.compile(r"(.*?)\s*(?:\\?%|(?<![A-Za-z])per ?cent)\.?", re.DOTALL)
-DEGREES = re.compile(r"(.*?)\s*\^\s*\{?\s*\\circ\s*\}?\.?", re.DOTALL)
+DEGREES = re.compile(r"(.*?)\s*\^\s*\{?\s*\\circ\s*\}?\s*([CFK]?)\.?", re.DOTALL)
 CURRENCY = re.compile(r"(?:\\?(\$)|([€£¥₹]))\s*(.*)|(.*?)\s*([€£¥₹])", re.DOTALL)
 BASE = re.compile(r"\(?((?=.*\d)[\dA-Z.]+)\)?\s*(?:_\s*(?:\{\s*\(?(\d+)\)?\s*\}|(\d)))")
 # math-verify's units, each as a word, and more: "million" and "tenths" are none
@@ -87,7 +86,7 @@ def quantity_of(text: str, nouns: bool = True) -> Quantity:
     if match := PERCENT.fullmatch(clean(text)):
         return Quantity(match[1], "%")
     if (match := DEGREES.fullmatch(text)) and number_of(clean(match[1])):
-        return Quantity(match[1], "degree")
+        return Quantity(match[1], "degree" + _spelled(match[2]))
     match = MARKED_UNIT.fullmatch(text)
     if match and (_is_unit(match[2]) or (number_of(clean(match[1])) and _is_noun(match[2]))):
         rest = quantity_of(match[1])  # as of 20^\circ\text{C}
@@ -107,7 +106,7 @@ def quantity_of(text: str, nouns: bool = True) -> Quantity:
 def only_number(text: str) -> str | None:
     """The number that a text is, perhaps with a unit that is known: 5 cm, 1/2, 5%, $3, ½."""
     text = POWER_OF_UNIT.sub(r"\1", in_latex(text.strip('*`" ')))
-    quantity = quantity_of(CELSIUS.sub("", text), nouns=False)
+    quantity = quantity_of(text, nouns=False)
     if quantity.number is None or quantity.unit.startswith("base"):
         return None
     bare = clean(quantity.text).strip("()")

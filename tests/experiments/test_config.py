@@ -1,5 +1,6 @@
 """Profiles: what may be in one, what is refused, what a run depends on, what reaches TRL."""
 
+import math
 import re
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -37,6 +38,7 @@ def test_shipped_profiles_are_valid_from_anywhere(name, tmp_path, monkeypatch):
     [
         ({"variants": {"a": GRPO, "b": GRPO | {"label": "a"}}}, "labels"),
         ({"variants": {"base": GRPO}}, "labels"),
+        ({"variants": {"a": GRPO | {"options": {"advantage_clip": math.inf}}}}, "variants.a"),
         ({"variants": {"a": GRPO | {"train": {"max_steps": 3}}}}, "max_steps"),
         ({"train": {"max_steps": 7, "updates_per_step": 2}}, "max_steps"),
         ({"train": {"max_steps": 6, "num_iterations": 2, "save_steps": 3}}, "save_steps"),

@@ -150,7 +150,7 @@ def test_a_base_that_was_changed_in_its_folder_is_another_one(made, profile_of, 
     before = file.read_text()
     file.write_text(json.dumps(json.loads(before) | {"top_k": 1}))
     for job in (evaluate_run, train_run):
-        with pytest.raises(Refusal, match="another base"):
+        with pytest.raises(Refusal, match="base"):
             job(*run)
     file.write_text(before)
     assert len(evaluate_run(*run)) == 6 * 4
@@ -179,6 +179,9 @@ def test_other_held_out_problems_are_evaluated_again(made, tmp_path, monkeypatch
     monkeypatch.setattr(play, "make_parts", lambda *_, **__: changed)
     found = evaluate_run(profile.run("base", 1), folder, cache)
     assert [row["uid"] for row in found] == [row["uid"] for row in rows]
+    # other problems are left to train on now
+    with pytest.raises(Refusal, match="data"):
+        evaluate_run(profile.run("prompt", 1), run_folder(runs, "prompt", 1), cache)
 
 
 def test_evaluations_while_training_reach_the_report_and_not_the_controller(

@@ -187,6 +187,13 @@ def test_runs_that_were_evaluated_on_other_problems_are_refused(folder):
         report.read_runs(PROFILE, folder)
 
 
+def test_a_copied_run_is_not_a_second_seed(folder):
+    shutil.rmtree(run_folder(folder, "rollout", 1))
+    shutil.copytree(run_folder(folder, "rollout", 0), run_folder(folder, "rollout", 1))
+    with pytest.raises(Refusal, match="seed1"):
+        report.read_runs(PROFILE, folder)
+
+
 def test_runs_from_different_bases_are_not_compared(folder):
     path = run_folder(folder, "rollout", 1) / "manifest.json"
     write_manifest(path, read_manifest(path) | {"start": "another base"})
@@ -217,6 +224,8 @@ def test_where_each_seed_has_its_own_problems_differences_are_in_pairs_by_seed(t
     difference = rows.loc["prompt"].mean_at_8 - rows.loc["grpo"].mean_at_8
     assert f"{difference.mean():+.3f}" in text
     assert len(rows) == 4 * 2
+    without = profile.model_copy(update={"variants": {"prompt": profile.variants["prompt"]}})
+    assert f"{rows.loc['prompt'].mean_at_8.mean():.3f}" in report.write_report(without, tmp_path)
 
 
 @pytest.fixture

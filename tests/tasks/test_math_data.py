@@ -195,6 +195,7 @@ def test_a_split_reads_what_is_asked_for(monkeypatch):
     paths["gpqa"] = PATHS["gpqa"]
     held_out = split(evaluated=True, **fields)
     assert {row["family"] for row in held_out.rows} == {"minerva", "gpqa"}
+    assert held_out.reward.signed  # as in training: success_threshold is of both
     given = [f"\\boxed{{{row['answer']}}}" for row in held_out.rows]
     assert held_out.reward(given, [row["answer"] for row in held_out.rows]) == [1.0] * len(given)
     report = held_out.report()
@@ -301,6 +302,7 @@ def test_a_request_of_ones_own_and_worked_solutions(tmp_path):
     ("fields", "message"),
     [
         ({"train": ["gsm8k", {"source": "x/gsm8k"}]}, "differ in their names"),
+        ({"train": "gsm8k", "evaluate": ["gsm8k"], "held_out": 3}, "differ in their names"),
         ({"evaluate": []}, "task.evaluate"),
         ({"columns": {"problem": ["question", "answer"]}, "train": "a/b"}, "columns.problem"),
         ({"paths": {"gsm9k": "x"}}, "gsm9k"),
