@@ -102,7 +102,7 @@ def make_method(method: str | Method, preset: str, given: Mapping[str, Any]) -> 
     """A method from its name, or the object itself; what is given overrides the preset."""
     if isinstance(method, Method):
         kind = type(method).__name__
-        if given or preset in method.presets:
+        if given or (preset != "default" and preset in method.presets):
             raise ValueError(
                 f"method must be a name where it gets options or preset {preset!r}, got a {kind} "
                 f"and {sorted(given)}: give options to {kind}"

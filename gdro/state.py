@@ -1,7 +1,7 @@
 """What a checkpoint holds of an object: attributes by name, and settings that must agree."""
 
 from collections.abc import Mapping
-from copy import copy
+from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
@@ -52,9 +52,7 @@ class Stateful:
         saved: dict[str, Any] = {"settings": self.settings()}
         for name in self.state:
             value = getattr(self, name)
-            if isinstance(value, Stateful):
-                value = value.state_dict()
-            saved[name] = value.copy() if isinstance(value, np.ndarray | list) else value
+            saved[name] = value.state_dict() if isinstance(value, Stateful) else deepcopy(value)
         return saved
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -67,7 +65,7 @@ class Stateful:
             elif isinstance(value, np.ndarray):
                 setattr(self, name, np.array(state[name], value.dtype))
             else:
-                setattr(self, name, copy(state[name]))
+                setattr(self, name, deepcopy(state[name]))
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """ValueError for a state that is not one of this object; nothing is loaded."""

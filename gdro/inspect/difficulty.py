@@ -26,6 +26,11 @@ Probability = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of pass rates an
 EDGES = (0.0, 0.02, 0.3, 0.9, 1.0)  # of the classes of pass rates in a report
 
 
+def pass_rate_grid() -> np.ndarray:
+    """Pass rates from 0 to 1, close together near both, (M,)."""
+    return np.sin(np.linspace(0, np.pi / 2, POINTS)) ** 2
+
+
 def count_cells(
     trials_G: np.ndarray, hits_G: np.ndarray, prompts_G: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -110,7 +115,7 @@ class PassRates:
     def __init__(
         self, trials_G: np.ndarray, hits_G: np.ndarray, prompts_G: np.ndarray, seed: int = 0
     ) -> None:
-        self.grid_M = np.sin(np.linspace(0, np.pi / 2, POINTS)) ** 2  # dense at both ends
+        self.grid_M = pass_rate_grid()
         rng = np.random.default_rng(seed)
         self.trials_K, hits_K, self.counts_BK = count_cells(trials_G, hits_G, prompts_G, rng)
         self.likelihood_KM = binomial(self.trials_K[:, None], hits_K[:, None], self.grid_M)

@@ -99,16 +99,18 @@ def evaluate_run(
     """
     with only_process_in(Path(folder)):
         trained = {} if run.variant is None else read_training(Path(folder))
-        start = trained.get("start")
+        is_seeds = trained.get("seed") == run.replicate
+        if run.variant is not None and not (is_seeds and trained["settings"] == run.of_training):
+            raise Refusal(
+                f"{folder} holds no training with the settings of profile {run.profile!r} and "
+                f"seed {run.replicate}: train it first"
+            )
+        parts = make_parts(run, cache_dir, held_out=True, start=trained.get("start"))
         if run.variant is not None:
-            _, _, data, found = make_parts(run, cache_dir, start=start)
-            wanted = identity_of(run.of_training, run.replicate, data.rows, found)
-            if trained.get("identity") != wanted:
-                raise Refusal(
-                    f"{folder} holds no training with the settings, data and base of profile "
-                    f"{run.profile!r} and seed {run.replicate}: train it first"
-                )
-        parts = make_parts(run, cache_dir, held_out=True, start=start)
+            own = load_split(run.task, parts.tokenizer, held_out=False, template=run.train.template)
+            wanted = identity_of(run.of_training, run.replicate, own.rows, parts.start)
+            if trained["identity"] != wanted:  # it may have been trained on what is evaluated now
+                raise Refusal(f"{folder} was trained on other data or another base: train it again")
         check_installed([run], trains=False)
         from gdro_lab.experiments.evaluation import evaluate_saved
 
@@ -117,7 +119,7 @@ def evaluate_run(
 
 def check_installed(runs: Sequence[Run], *, trains: bool = True, evaluates: bool = True) -> None:
     """Refuse (Refusal) trainings and evaluations whose packages are not installed."""
-    trained = runs if trains else []
+    trained = [run for run in runs if trains and run.variant is not None]
     trains_with_vllm = any(run.train.use_vllm for run in trained)
     evaluates_with_vllm = evaluates and any(run.evaluation.engine == "vllm" for run in runs)
     kinds = {run.task.kind for run in runs}

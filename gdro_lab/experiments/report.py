@@ -56,11 +56,11 @@ def read_runs(profile: Profile, runs_dir: str | Path) -> list[dict[str, Any]]:
         run |= read_result(folder)
         run["evaluation"].sort(key=lambda row: row["uid"])
         manifest = run["manifest"]
-        wanted = listed.place | {"settings": listed.settings}
+        wanted = {"settings": listed.settings, "seed": listed.replicate}
         if not wanted.items() <= manifest.items():
             raise Refusal(
-                f"runs must be those of profile {profile.name!r} as it is now, got another run or "
-                f"other settings in {folder}"
+                f"runs must be those of profile {profile.name!r} as it is now, got other settings "
+                f"or another seed in {folder}"
             )
         if starts.setdefault(listed.start_title, manifest["start"]) != manifest["start"]:
             raise Refusal(f"{folder} started from another base than other runs did: train it again")

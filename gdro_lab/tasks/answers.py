@@ -106,15 +106,10 @@ def read_answer(text: str, reader: Reader | KeyReader) -> str | None:
 
         return only_number(UNIT_IN_BRACKETS.sub("", text))
     if reader == "tags":
-        return opened(_last_tagged(text)) or None
+        *before, last = OPENED.split(text)
+        inside, *closed = CLOSED.split(last)
+        return opened(inside.strip()) or None if before and closed else None
     return opened(text) or None
-
-
-def _last_tagged(text: str) -> str:
-    """What the last `<answer>` opens; empty where it is not closed."""
-    *before, last = OPENED.split(text)
-    inside, *closed = CLOSED.split(last)
-    return inside.strip() if before and closed else ""
 
 
 def last_boxed(text: str) -> str | None:

@@ -16,7 +16,6 @@ REPLACED = {
     r"\tfrac": r"\frac",
     r"+\infty": r"\infty",
     r"\varnothing": r"\emptyset",
-    r"\degree": r"^\circ",
 }
 STYLED = re.compile(r"\\(?:text(?:bf|it|rm|sf|normal)?|mbox|math(?:rm|bf|it|sf))\s*\{([^{}]*)\}")
 # without braces: \frac\pi2, \sqrt[3]4

@@ -29,18 +29,23 @@ MARKED_UNIT = re.compile(
 )
 PLAIN_UNIT = re.compile(rf"(.*\d[\d}}]*)\s*([A-Za-z][A-Za-z./ ]*{EXPONENT})\.?", re.DOTALL)
 PERCENT = re.compile(r"(.*?)\s*(?:\\?%|(?<![A-Za-z])per ?cent)\.?", re.DOTALL)
-DEGREES = re.compile(r"(.*?)\s*\^\s*\{?\s*\\circ\s*\}?\s*([CFK]?)\.?", re.DOTALL)
+DEGREES = re.compile(r"(.*?)\s*\^\s*\{?\s*\\circ\s*\}?\s*\{?([CFK]?)\}?\.?", re.DOTALL)
 CURRENCY = re.compile(r"(?:\\?(\$)|([€£¥₹]))\s*(.*)|(.*?)\s*([€£¥₹])", re.DOTALL)
 BASE = re.compile(r"\(?((?=.*\d)[\dA-Z.]+)\)?\s*(?:_\s*(?:\{\s*\(?(\d+)\)?\s*\}|(\d)))")
 # math-verify's units, each as a word, and more: "million" and "tenths" are none
 UNIT = re.compile(
     rf"{units_regex_pattern}|dollars?|euros?|USD|(?:kilo|centi|milli)(?:met|lit|gram)\w*"
+    "|Celsius|Fahrenheit"
 )
 SPELLINGS = {"mph": "mile/hour", "kmph": "kilometer/hour", "usd": "dollar", "in": "inch"}
 SPELLINGS |= {"lbs": "pound", "hr": "hour", "hrs": "hour", "min": "minute", "sec": "second"}
 NO_NOUN = rf"{NUMBER_WORD}|\w+ths?|\w+illi(?:on|ard)s?|quarters?|binary"  # a seventh
 NO_NOUN += "|and|or|not|more|less|times|mod|prime"
-POWERS = ((r"\b(?:square|sq)\s+([A-Za-z]+)", r"\1^2"), (r"\bcubic\s+([A-Za-z]+)", r"\1^3"))
+POWERS = (
+    (r"\b([CF])(?:elsius|ahrenheit)\b", r"\1"),
+    (r"\b(?:square|sq)\s+([A-Za-z]+)", r"\1^2"),
+    (r"\bcubic\s+([A-Za-z]+)", r"\1^3"),
+)
 
 
 @dataclass(frozen=True)

@@ -180,6 +180,7 @@ def test_other_held_out_problems_are_evaluated_again(made, tmp_path, monkeypatch
     found = evaluate_run(profile.run("base", 1), folder, cache)
     assert [row["uid"] for row in found] == [row["uid"] for row in rows]
     # other problems are left to train on now
+    monkeypatch.setattr(play, "load_split", lambda *_, **__: changed.data)
     with pytest.raises(Refusal, match="data"):
         evaluate_run(profile.run("prompt", 1), run_folder(runs, "prompt", 1), cache)
 
