@@ -27,7 +27,7 @@ install = ( command -v uv >/dev/null \
 	&& uv pip install --quiet --python $(1)/bin/python $(2) ) \
 	|| $(1)/bin/pip install --quiet --disable-pip-version-check $(2)
 
-.PHONY: run smol figures notebooks docs test test-gpu test-oldest lab slides setup setup-engines bench lint clean
+.PHONY: run smol figures notebooks docs test test-gpu test-oldest lab slides setup setup-engines lint clean
 
 run: $(READY)  ## train, evaluate, compare: table and figures of PROFILE (default tiny), in runs/
 	@gdro run $(PROFILE) --cores $(CORES)
@@ -68,9 +68,6 @@ lab: $(READY)  ## JupyterLab on the first notebook
 slides: $(READY)  ## the lecture's deck, docs/slides.ipynb, in build/slides.slides.html
 	jupyter nbconvert --to slides docs/slides.ipynb --output-dir build \
 		--SlidesExporter.reveal_width=1280 --SlidesExporter.reveal_height=720
-
-bench: $(READY)  ## our code beside the alternatives, in one run
-	for file in benchmarks/*.py; do python $$file || exit 1; done
 
 lint: $(READY)
 	ruff check . && ruff format --check . && mypy && lint-imports

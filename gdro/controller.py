@@ -180,11 +180,15 @@ class GDROController(Stateful):
                 f"allocate of method {self.name!r} must give some prompt more than 0, "
                 f"got 0 for all {len(array)}"
             )
-        # a first round that fits is left as it is, since `extend` spends the rest
-        fitting_P = np.clip(np.rint(answer_P), self.run.n_min, self.run.n_max)
-        is_fit = (answer_P == fitting_P).all() and answer_P.sum() <= total
-        if not (self.method.in_rounds and is_fit):
-            answer_P = exact_rollouts(answer_P, total, self.run.n_min, self.run.n_max, rng)
+        bounds = self.run.n_min, self.run.n_max
+        if self.method.in_rounds and answer_P.sum() < total:  # `extend` spends the rest
+            if (answer_P != np.clip(np.rint(answer_P), *bounds)).any():
+                raise ValueError(
+                    f"allocate of method {self.name!r}, which has extend, must give whole numbers "
+                    f"in {bounds} or the whole budget of {total}, got {short(answer_P.tolist())}"
+                )
+        else:
+            answer_P = exact_rollouts(answer_P, total, *bounds, rng)
         rollouts_P = np.empty(len(array), np.int64)
         rollouts_P[by_uid.order_P] = answer_P
         plan = Plan(uids, rollouts_P, self.planned, self._identity, prompts, by_uid.order_P)

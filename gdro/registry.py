@@ -75,6 +75,7 @@ def check_hooks(kind: type[Method]) -> None:
     """
     known = {name: value for name, value in vars(Method).items() if _is_hook(value)}
     hooks = [name for name in known if name not in HELPERS]
+    own: list[str] = []
     for parent in kind.__mro__[: kind.__mro__.index(Method)]:
         for name, value in vars(parent).items():
             if isfunction(value) and isinstance(known.get(name), property):
@@ -84,12 +85,15 @@ def check_hooks(kind: type[Method]) -> None:
                 )
             if not _is_hook(value) or name.startswith("_") or name in known:
                 continue
+            own.append(name)
             for hook in get_close_matches(name, hooks, 1, 0.85):
                 if getattr(kind, hook) is getattr(Method, hook):
                     raise ValueError(
                         f"{kind.__name__} must not have {name!r} beside the default "
                         f"{hook!r}; correct its name, or choose one that is less alike"
                     )
+    if own and all(getattr(kind, hook) is getattr(Method, hook) for hook in hooks):
+        raise ValueError(f"{kind.__name__} must override one of {hooks}, got only {own}")
 
 
 def _is_hook(value: object) -> bool:

@@ -47,7 +47,7 @@ def test_replay_follows_the_posterior_and_not_the_order_of_the_buffer():
     uids = [f"prompt {i}" for i in range(20)]
     answers = []
     for order in (uids, uids[::-1]):
-        controller = GDROController("pivotal_replay", prompts=5, start_at=2, seed=1)
+        controller = GDROController("pivotal_replay", replayed=5, start_at=2, seed=1)
         visit(controller, order, [uid in uids[:10] for uid in order])
         answers.append(replayed(controller, order[:1] + [u for u in order if u != order[0]]))
     assert answers[0] == answers[1]
@@ -59,14 +59,14 @@ def test_replay_follows_the_posterior_and_not_the_order_of_the_buffer():
 
 
 def test_a_prompt_is_replayed_a_few_times_between_visits():
-    controller = GDROController("pivotal_replay", prompts=4, most=2, start_at=1)
+    controller = GDROController("pivotal_replay", replayed=4, most=2, start_at=1)
     uids = [1, 2, 3, 4]
     visit(controller, uids, [True] * 4)
     assert [len(replayed(controller, uids)) for _ in range(2)] == [4, 4]
     assert controller.replay(uids) is None
     visit(controller, [2, 3], [False, False])
     assert set(replayed(controller, uids)) == {2, 3}
-    copy = GDROController("pivotal_replay", prompts=4, most=2, start_at=1)
+    copy = GDROController("pivotal_replay", replayed=4, most=2, start_at=1)
     copy.load_state_dict(controller.state_dict())
     assert replayed(copy, uids) == replayed(controller, uids)
 
@@ -106,7 +106,7 @@ def test_the_gradient_of_replay_is_that_of_plain_torch(base, monkeypatch):
         return tokens
 
     monkeypatch.setattr(loop, "policy_gradient", watch)
-    controller = GDROController(Watched(start_at=1, prompts=3), mean_rollouts=4)
+    controller = GDROController(Watched(start_at=1, replayed=3), mean_rollouts=4)
     [row] = loop.train(
         model,
         tokenizer,
@@ -166,7 +166,7 @@ def test_the_loop_keeps_whole_texts_once(base, monkeypatch):
 )
 def test_all_kept_prompts_are_replayed_evenly(method, options):
     """Two of six prompts in each step, all with a kept success."""
-    controller = GDROController(method, prompts=2, **options)
+    controller = GDROController(method, replayed=2, **options)
     uids = np.arange(6)
     times = np.zeros(6)
     for _ in range(400):
@@ -184,5 +184,5 @@ def test_a_method_that_replays_is_refused_in_trl_before_a_model_is_loaded(tmp_pa
 
 
 def test_raft_without_replay_trains_in_trl(base, tmp_path):
-    trainer = tiny_run.trained(base, tmp_path, gdro_method="raft", gdro_options={"prompts": 0})
+    trainer = tiny_run.trained(base, tmp_path, gdro_method="raft", gdro_options={"replayed": 0})
     assert len(trainer.record) == 5

@@ -37,11 +37,11 @@ def replay_weights(rates_P: np.ndarray, scale: float, least: float = 0.1) -> np.
 class PivotalReplay(Pivotal):
     """Pivotal, and replay of the correct answers that are kept (see above).
 
-    In every step `prompts` of the buffer are drawn evenly among those replayed less than `most`
+    In every step `replayed` of the buffer are drawn evenly among those replayed less than `most`
     times since their last visit: p̂ moves only on visits, and a rare success would be memorized.
     """
 
-    prompts: Count = 64
+    replayed: Count = 64
     """Prompts that are replayed in a step."""
     scale: NonNegative = 2.0
     """c over n̄: c = 8 for groups of four."""
@@ -61,7 +61,7 @@ class PivotalReplay(Pivotal):
     def replay(
         self, banked: Prompts, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        return self.replay_some(banked, np.ones(len(banked), bool), self.prompts, rng)
+        return self.replay_some(banked, np.ones(len(banked), bool), self.replayed, rng)
 
     def replay_some(
         self, banked: Prompts, may_P: np.ndarray, size: int, rng: np.random.Generator

@@ -13,13 +13,7 @@ from trl import GRPOTrainer
 
 from gdro.metrics import is_correct
 from gdro.rounds import Samples
-from gdro.trl.values import Row, replaced
-from gdro.uids import hash_of
-
-
-def rows_with_uid(rows: list[Row], column: str) -> list[Row]:
-    """Rows of an evaluation: those without a uid get a hash of their columns, as in training."""
-    return [row if column in row else row | {column: hash_of(row)} for row in rows]
+from gdro.trl.values import replaced
 
 
 @contextmanager

@@ -64,6 +64,7 @@ from gdro.trl import (
 from gdro.trl.config import GDROConfig
 from gdro.trl.data import UidData, read_uids
 from gdro.trl.values import LossInputs, Row, Signal, replaced
+from gdro.uids import hash_of
 
 RewardFunction: TypeAlias = str | PreTrainedModel | Callable[..., list[float | None]]
 
@@ -242,8 +243,7 @@ class GDROTrainer(GRPOTrainer):
         **kwargs: object,
     ) -> tuple[list[list[int]], list[list[float]] | None]:
         """TRL's, timed, with one completion of each row where groups may be unequal."""
-        is_training = self.model.training
-        if is_training:
+        if self.model.training:
             method = self.controller.method
             needs_text = method.samples_again or (method.needs_losses and self.beta)
             if images is not None and needs_text:  # of messages; columns are checked before
@@ -252,7 +252,7 @@ class GDROTrainer(GRPOTrainer):
                 num_generations = 1
         if self.use_vllm and self.is_fsdp_enabled:
             generation.reshard(self.model)
-        with self._clock.timed("generate") if is_training else nullcontext():
+        with self._clock.timed("generate") if self.model.training else nullcontext():
             return super()._generate_single_turn(
                 prompt_ids, images, multimodal_fields, num_generations, **kwargs
             )
@@ -260,7 +260,7 @@ class GDROTrainer(GRPOTrainer):
     def _calculate_rewards(self, inputs: list[Row], *rollouts: Any) -> Tensor:
         """TRL's; rewards that take the uid have it in an evaluation too."""
         if not self.model.training:
-            inputs = rewards.rows_with_uid(inputs, self.args.uid_column)
+            inputs = [{self.args.uid_column: hash_of(row)} | row for row in inputs]
         return super()._calculate_rewards(inputs, *rollouts)
 
     def _judge(self, group_ids_R: np.ndarray, rewards_RF: Tensor) -> Samples:

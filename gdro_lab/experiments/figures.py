@@ -154,7 +154,7 @@ def results_overview(profile: Profile, runs: list[dict], scores: pd.DataFrame) -
         gains, scores[scores["score"] == f"pass@{profile.evaluation.k}"], colors
     )
     names = [profile.label(found[0]) for game in GAMES if (found := _variants(profile, game))]
-    said = ", ".join(f"{name} {ours[name]:+.1f}%" for name in dict.fromkeys(names))
+    said = ", ".join(f"{name} {ours[name]:+.1f}%" for name in dict.fromkeys(names) if name in ours)
     figure.suptitle(
         f"Gain in pass@{profile.evaluation.k} over GRPO: {said or 'not measured'}; "
         f"in the paper {reported.min():+.0f} to {reported.max():+.0f}%"

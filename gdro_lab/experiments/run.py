@@ -137,6 +137,7 @@ class Run:
                 "world": self.world.model_dump(mode="json"),
                 "train": self.train.model_dump(include=set(LOOP_TRAIN)),
                 "success_threshold": self.success_threshold,
+                "at": self.evaluation.at or None,
             }
             if self.variant is not None:
                 settings["methods_from"] = self._methods_hash(self.variant.method)

@@ -44,7 +44,7 @@ IMPORTED = {
         "transformers",
     ],
 }
-SHARED = ("train", "success_threshold")
+SHARED = ("train", "success_threshold", "at")
 """Settings that all runs of a folder have in common, besides each world's."""
 
 

@@ -3,7 +3,7 @@
 pivotal                      a registered method
 prompt:prompt.eta=3          with an option, here an entry of a dictionary
 prompt:groups=family         with the task's families in place of difficulty bins
-grpo:prompts=64              with the same rollouts a step on 64 prompts
+grpo:prompts=64              with the same rollouts a step on 64 prompts, whatever the method
 pivotal@2e-4                 only at this learning rate
 """
 
@@ -38,7 +38,7 @@ def read_spelling(text: str) -> Variant:
         raise Refusal(f"preset needs TRL's losses, which the loop has not, got {text!r}")
     if "prompts" in options:
         train["prompts_per_step"] = options.pop("prompts")
-    groups = options.pop("groups", None)
+    groups = options.pop("groups") if isinstance(options.get("groups"), str) else None
     try:
         return Variant(method=method, groups=groups, options=options, train=train, label=spelled)
     except ValidationError as error:

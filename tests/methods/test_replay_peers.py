@@ -7,7 +7,7 @@ from gdro import GDROController
 
 
 def test_raft_trains_on_kept_texts_with_weight_one_and_on_nothing_else():
-    controller = GDROController("raft", prompts=3, seed=0)
+    controller = GDROController("raft", replayed=3, seed=0)
     assert controller.method.kept_texts == 1
     advantages = visit(controller, np.arange(5), [0, 1, 2, 3, 4])
     assert not advantages.any()
@@ -17,7 +17,7 @@ def test_raft_trains_on_kept_texts_with_weight_one_and_on_nothing_else():
 
 
 def test_raft_without_replay_trains_on_its_correct_rollouts():
-    controller = GDROController("raft", prompts=0, seed=0)
+    controller = GDROController("raft", replayed=0, seed=0)
     advantages = visit(controller, np.arange(3), [0, 1, 4])
     assert advantages.tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
     assert controller.replay(np.arange(1, 3)) is None
