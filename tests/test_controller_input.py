@@ -140,6 +140,21 @@ class Misspelt(Method):
         return np.ones(len(prompts))
 
 
+class Renamed(Method):
+    def compute_weights(self, batch):
+        return np.ones(len(batch.uids))
+
+
+class SomeRounds(Method):
+    """Its first round has too few rollouts of each prompt."""
+
+    def allocate(self, prompts, budget, rng):
+        return np.ones(len(prompts))
+
+    def extend(self, batch, left, rng):
+        return None
+
+
 class NeedsNoLosses(Method):
     need_losses = True
 
@@ -170,6 +185,10 @@ def test_what_a_method_does_wrong_is_said_early(monkeypatch):
     monkeypatch.setitem(METHODS, "Forgetful", Forgetful)  # other tests do not meet it
     with pytest.raises(ValueError, match=r"Misspelt.*'alocate'.*'allocate'"):
         GDROController(Misspelt())
+    with pytest.raises(ValueError, match=r"Renamed.*'compute_weights'"):
+        GDROController(Renamed())
+    with pytest.raises(ValueError, match=r"allocate.*\(2, 12\).*16"):
+        GDROController(SomeRounds()).plan(UIDS)
     with pytest.raises(ValueError, match=r"NeedsNoLosses.*'need_losses'.*'needs_losses'"):
         GDROController(NeedsNoLosses())
     with pytest.raises(ValueError, match=r"Draws.*'draws'.*'draw'"):
