@@ -40,7 +40,6 @@ SIGNS |= {
 }
 IN_UNICODE = str.maketrans(SIGNS)
 RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
-DEGREE = re.compile(r"\^?\s*\{?\s*\\degree(?![A-Za-z])\s*\}?")
 ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+|[A-Za-z]|\\pi))")
 
 # a space that separates thousands stands between a digit and exactly three digits; others are none
@@ -97,7 +96,7 @@ def in_latex(text: str) -> str:
     """The text with LaTeX in place of Unicode's signs, such as ½, √3, π and 2516₈."""
     text = ROOT.sub(lambda match: rf"\sqrt{{{match[1] or match[2]}}}", text)
     text = RAISED.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match[0])}}}", text)
-    text = DEGREE.sub(r"^\\circ ", text)
+    text = re.sub(r"\^?\s*\{?\s*\\degree(?![A-Za-z])\s*\}?", r"^\\circ ", text)
     return text.translate(IN_UNICODE)
 
 
