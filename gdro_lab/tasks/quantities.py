@@ -41,7 +41,7 @@ SPELLINGS = {"mph": "mile/hour", "kmph": "kilometer/hour", "usd": "dollar", "in"
 SPELLINGS |= {"lbs": "pound", "hr": "hour", "hrs": "hour", "min": "minute", "sec": "second"}
 NO_NOUN = rf"{NUMBER_WORD}|\w+ths?|\w+illi(?:on|ard)s?|quarters?|binary"  # a seventh
 NO_NOUN += "|and|or|not|more|less|times|mod|prime"
-POWERS = (
+SPELLED_OUT = (
     (r"\b([CF])(?:elsius|ahrenheit)\b", r"\1"),
     (r"\b(?:square|sq)\s+([A-Za-z]+)", r"\1^2"),
     (r"\bcubic\s+([A-Za-z]+)", r"\1^3"),
@@ -134,8 +134,8 @@ def _is_noun(text: str) -> bool:
 def _spelled(text: str) -> str:
     """A unit in one spelling, so that m^2 is square meters."""
     text = re.sub(r"[\s{}~.]+|\\[,;: ]", " ", MARKED.sub(r" \1 ", text))
-    for pattern, power in POWERS:
-        text = re.sub(pattern, power, text)
+    for pattern, short in SPELLED_OUT:
+        text = re.sub(pattern, short, text)
     text = re.sub(r"\bper\b", "/", text)
     text = re.sub(r"[A-Za-z]+", lambda match: _known(match[0]) or _singular(match[0]), text)
     return text.replace(" ", "")

@@ -150,7 +150,7 @@ def test_a_base_that_was_changed_in_its_folder_is_another_one(made, profile_of, 
     before = file.read_text()
     file.write_text(json.dumps(json.loads(before) | {"top_k": 1}))
     for job in (evaluate_run, train_run):
-        with pytest.raises(Refusal, match="base"):
+        with pytest.raises(Refusal, match="another base"):
             job(*run)
     file.write_text(before)
     assert len(evaluate_run(*run)) == 6 * 4
